@@ -1,0 +1,166 @@
+"""CountSketch: the operator S, its inverse U, and Top-k(U(.)) (Algorithm 1, lines 8 and 13).
+
+The operator holds no table. Tables are ordinary float32 tensors of shape (rows, cols), so merging
+clients, momentum and error accumulation are ordinary arithmetic on them:
+
+>>> import torch
+>>> sketch = CountSketch(dim=1000, rows=5, cols=64)
+>>> a, b = torch.zeros(1000), torch.zeros(1000)
+>>> a[3], b[7] = 5.0, -9.0
+>>> table = sketch.sketch(a) + sketch.sketch(b)
+>>> sketch.top_k(table, k=2).indices
+tensor([3, 7])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.sketch.checks import check_pieces, check_table, check_whole_number
+from fetchsgd.sketch.hashing import MAX_BLOCKS, MAX_COLS, BlockHash
+from fetchsgd.sketch.kernels import KERNEL_NAMES, KernelName, Kernels, make_kernels
+from fetchsgd.vector import SparseVector
+
+Table = Float32[Tensor, "rows cols"]
+Tables = Float32[Tensor, "n rows cols"]
+
+# Longer runs move no faster. With few blocks across a row, two that meet share much of their
+# length, and errors come in clumps; small tables are fast enough with small blocks.
+MAX_DEFAULT_BLOCK = 1024
+MIN_BLOCKS_ACROSS = 4096
+
+
+def default_block(cols: int) -> int:
+    """The largest power of two up to 1024 that fits 4096 times into a row."""
+    block = MAX_DEFAULT_BLOCK
+    while block > 1 and block * MIN_BLOCKS_ACROSS > cols:
+        block //= 2
+    return block
+
+
+@dataclass(frozen=True)
+class CountSketch:
+    """A linear map from vectors of length `dim` to tables of `rows` x `cols` cells.
+
+    Equal arguments give equal maps on every device and platform (docs/hash.md). `block` is the
+    number of neighbours that move together; 1 is the textbook sketch, None chooses for speed.
+    `kernel` forces an implementation: "reference", "numba" or "triton".
+    """
+
+    dim: int
+    rows: int
+    cols: int
+    seed: int = 0
+    block: int | None = None
+    kernel: KernelName = field(default="auto", kw_only=True, compare=False)
+    _hash: BlockHash = field(init=False, repr=False, compare=False)
+    _kernels: dict[torch.device, Kernels] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        check_whole_number("dim", self.dim, 1)
+        check_whole_number("rows", self.rows, 1)
+        check_whole_number("cols", self.cols, 1, MAX_COLS)
+        check_whole_number("seed", self.seed, 0, 2**64 - 1)
+        block = default_block(self.cols) if self.block is None else self.block
+        check_whole_number("block", block, 1)
+        if block > self.cols:
+            raise ValueError(
+                f"cols={self.cols} is too small for block={block}: a block must fit into a row; "
+                f"use cols >= {block} or block=None"
+            )
+        if -(-self.dim // block) > MAX_BLOCKS:
+            raise ValueError(
+                f"block={block} cuts dim={self.dim} into more than 2^30 blocks; use a larger block"
+            )
+        if self.kernel not in KERNEL_NAMES:
+            raise ValueError(f"kernel={self.kernel!r} is not one of {', '.join(KERNEL_NAMES)}")
+        object.__setattr__(self, "block", block)
+        object.__setattr__(
+            self, "_hash", BlockHash(self.dim, self.rows, self.cols, block, self.seed)
+        )
+
+    @classmethod
+    def for_budget(
+        cls, dim: int, bytes: int, rows: int = 1, seed: int = 0, block: int | None = None
+    ) -> CountSketch:
+        """The widest sketch whose float32 table takes at most that many bytes."""
+        check_whole_number("rows", rows, 1)
+        check_whole_number("bytes", bytes, 4 * rows)
+        return cls(dim, rows, min(bytes // (4 * rows), MAX_COLS), seed, block)
+
+    @property
+    def num_cells(self) -> int:
+        return self.rows * self.cols
+
+    def zeros(self, device: torch.device | str = "cpu") -> Table:
+        """The sketch of the zero vector (Algorithm 1, line 1)."""
+        return torch.zeros(self.rows, self.cols, dtype=torch.float32, device=device)
+
+    def sketch(
+        self, x: Tensor | SparseVector | Sequence[Tensor], *, batched: bool = False
+    ) -> Table | Tables:
+        """S(x), for a vector given as a tensor, a SparseVector, or a list of tensors in order.
+
+        The tensors of a list may have any shapes, such as a model's gradients, and together make
+        up the vector. A tensor (n, dim) is a batch and gives (n, rows, cols); a list is one when
+        `batched` is set, and then every tensor in it has n as its first dimension.
+        """
+        if isinstance(x, SparseVector):
+            if x.dim != self.dim:
+                raise ValueError(f"x has dim {x.dim}, but this sketch has dim={self.dim}")
+            return self._on(x.values.device).scatter(x.indices, x.values)
+        pieces, batched = check_pieces(x, self.dim, batched)
+        tables = self._on(pieces[0].device).sketch(pieces)
+        return tables if batched else tables[0]
+
+    def estimate(self, table: Table) -> Float32[Tensor, " dim"]:
+        """U(table): for every coordinate the median over rows of its signed cells."""
+        return self._on_table(table).estimate(table.contiguous())
+
+    def top_k(self, table: Table, k: int, *, check_finite: bool = True) -> SparseVector:
+        """Top-k(U(table)): exactly k coordinates, zeros among them if need be.
+
+        Of equal magnitudes the one with the lower index wins. `check_finite=False` leaves out the
+        search for NaN and infinity, which waits for the device; the result is then meaningless if
+        there are any.
+        """
+        check_whole_number("k", k, 0, self.dim)
+        kernels = self._on_table(table, check_finite)
+        return SparseVector.trusted(self.dim, *kernels.top_k(table.contiguous(), k))
+
+    def heavy_hitters(self, table: Table, tau: float) -> SparseVector:
+        """All coordinates with |U(table)| >= tau * l2(table) (the paper's proof of theorem 2)."""
+        if not 0 <= tau < math.inf:
+            raise ValueError(f"tau must be a finite number >= 0, got {tau}")
+        kernels = self._on_table(table, check_finite=True)
+        exact = tau * self.l2(table)
+        # The smallest float32 that is not below: estimates are float32.
+        threshold = np.float32(exact)
+        if float(threshold) < exact:
+            threshold = np.nextafter(threshold, np.float32(math.inf))
+        return SparseVector.trusted(
+            self.dim, *kernels.at_least(table.contiguous(), float(threshold))
+        )
+
+    def l2(self, table: Table) -> float:
+        """An estimate of |x| from S(x): the root of the median over rows of the cells' energy."""
+        energy = self._on_table(table).row_energy(table.contiguous())
+        return math.sqrt(float(energy.quantile(0.5)))
+
+    def _on_table(self, table: Table, check_finite: bool = False) -> Kernels:
+        check_table(table, self.rows, self.cols, check_finite)
+        return self._on(table.device)
+
+    def _on(self, device: torch.device) -> Kernels:
+        if device not in self._kernels:
+            self._kernels[device] = make_kernels(self.kernel, self._hash, device)
+        return self._kernels[device]

@@ -1,0 +1,60 @@
+"""Where each coordinate goes: one bucket and one sign for every block of a row.
+
+The paper's Count Sketch (appendix C, algorithm 2) hashes coordinates. We hash *blocks* of
+`block` consecutive coordinates: block b of row j gets a start in [0, cols) and a sign, and
+coordinate i of that block lands in bucket (start + i mod block) mod cols. Memory then moves in
+runs, and every estimate keeps the guarantee of the textbook sketch, which is `block=1`.
+`docs/hash.md` specifies the numbers below exactly, with test vectors and the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A placement is `start << 1 | negative` in an int32, so starts have 30 bits.
+MAX_COLS = 1 << 30
+# Block numbers are packed with a sign in the same way.
+MAX_BLOCKS = 1 << 30
+
+
+def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.int32]:
+    """Start and sign of the first `count` blocks of a row, packed as `start << 1 | negative`.
+
+    Word b of the Philox4x64-10 stream with key (seed, row) gives the sign in its lowest bit and
+    the start as floor((word >> 1) * cols / 2^63), here in 64-bit arithmetic without overflow.
+    """
+    stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
+    words = stream.random_raw(count)
+    high = words >> np.uint64(32)
+    low = (words & np.uint64(0xFFFFFFFF)) >> np.uint64(1)
+    width = np.uint64(cols)
+    start = (high * width + ((low * width) >> np.uint64(31))) >> np.uint64(32)
+    packed: NDArray[np.int32] = (start << np.uint64(1) | words & np.uint64(1)).astype(np.int32)
+    return packed
+
+
+@dataclass(frozen=True)
+class BlockHash:
+    """The hash of one sketch: its five numbers, and the placements that follow from them."""
+
+    dim: int
+    rows: int
+    cols: int
+    block: int
+    seed: int
+    num_blocks: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_blocks", -(-self.dim // self.block))
+
+    @cached_property
+    def placements(self) -> NDArray[np.int32]:
+        """(rows, num_blocks) packed starts and signs, drawn on first use."""
+        drawn = [
+            draw_placements(self.seed, row, self.cols, self.num_blocks) for row in range(self.rows)
+        ]
+        return np.stack(drawn)

@@ -1,0 +1,88 @@
+"""Three ways to run the same sketch, behind one interface.
+
+reference.py   plain torch, any device; the definition, and the oracle of the tests
+cpu.py         numba, all cores
+cuda.py        Triton
+selection.py   top-k for the last two, without a dim-sized buffer
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+from fetchsgd.sketch.hashing import BlockHash
+from fetchsgd.sketch.kernels.reference import ReferenceKernels
+
+KernelName = Literal["auto", "reference", "numba", "triton"]
+KERNEL_NAMES = ("auto", "reference", "numba", "triton")
+
+
+class Kernels(Protocol):
+    """What a CountSketch asks of a device. Inputs have been checked."""
+
+    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]: ...
+
+    def scatter(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Float32[Tensor, "rows cols"]: ...
+
+    def query(
+        self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
+    ) -> Float32[Tensor, " n"]: ...
+
+    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]: ...
+
+    def top_k(
+        self, table: Float32[Tensor, "rows cols"], k: int
+    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]: ...
+
+    def at_least(
+        self, table: Float32[Tensor, "rows cols"], threshold: float
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]: ...
+
+    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]: ...
+
+
+def make_kernels(name: KernelName, hash: BlockHash, device: torch.device) -> Kernels:
+    """The kernels of that name, or with "auto" the fastest that this machine can run."""
+    fast = {"cpu": "numba", "cuda": "triton"}.get(device.type)
+    if name == "auto":
+        if fast is None or _missing(fast):
+            if fast is not None:
+                _warn_slow(fast)
+            return ReferenceKernels(hash, device)
+        name = "numba" if fast == "numba" else "triton"
+    if name == "reference":
+        return ReferenceKernels(hash, device)
+    if name != fast:
+        raise ValueError(f"kernel={name!r} cannot run on {device}; use 'auto' or 'reference'")
+    if _missing(name):
+        raise ValueError(f"kernel={name!r} needs the package {name}, which is not installed")
+    # Imported here because numba and triton take longer to import than all the rest of us.
+    if name == "numba":
+        from fetchsgd.sketch.kernels.cpu import NumbaKernels
+
+        return NumbaKernels(hash)
+    from fetchsgd.sketch.kernels.cuda import TritonKernels
+
+    return TritonKernels(hash, device)
+
+
+def _missing(package: str) -> bool:
+    return importlib.util.find_spec(package) is None
+
+
+@lru_cache
+def _warn_slow(package: str) -> None:
+    warnings.warn(
+        f"{package} is not installed, so sketches run in plain torch, many times slower; "
+        f"'pip install {package}' speeds them up",
+        stacklevel=2,
+    )

@@ -1,0 +1,250 @@
+"""The sketch on a CPU: the loops of cpu_loops.py, on as many threads as torch uses.
+
+Results do not depend on the number of threads. Each cell of a table belongs to one task, which
+adds to it in order of coordinate: the sum is the one that a sequential float32 loop gives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fetchsgd.sketch.hashing import BlockHash
+from fetchsgd.sketch.kernels import selection
+from fetchsgd.sketch.kernels.cpu_loops import (
+    add_entries,
+    add_runs,
+    collect_estimates,
+    query_entries,
+    sum_of_squares,
+    write_estimates,
+)
+from fetchsgd.sketch.kernels.median import median_network, middle
+from fetchsgd.sketch.kernels.pieces import offsets, slices
+from fetchsgd.sketch.kernels.selection import Collected
+
+# Below this many coordinate visits, handing work to another thread costs more than it saves.
+SERIAL_WORK = 1 << 17
+# Coordinates that one task walks over.
+CHUNK = 1 << 18
+
+Part = tuple[int, NDArray[np.float32]]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class NumbaKernels:
+    """The operations of the sketch on tensors in main memory."""
+
+    samples = 1 << 17
+
+    def __init__(self, hash: BlockHash) -> None:
+        self.hash = hash
+        self.network = np.array(median_network(hash.rows), dtype=np.int64).reshape(-1, 2)
+        self.middle = middle(hash.rows)
+
+    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+        h = self.hash
+        tables = np.zeros((pieces[0].shape[0], h.rows, h.cols), dtype=np.float32)
+        work = len(tables) * h.rows * h.dim
+        edges = self._column_edges(len(tables) * h.rows, work)
+        spans = list(product(range(len(tables)), range(h.rows), range(len(edges) - 1)))
+        for parts in _as_float32(pieces):
+
+            def add(span: tuple[int, int, int], parts: list[Part] = parts) -> None:
+                vector, row, edge = span
+                for first, part in parts:
+                    add_runs(
+                        tables[vector, row],
+                        part[vector],
+                        first,
+                        h.placements[row],
+                        h.block,
+                        edges[edge],
+                        edges[edge + 1],
+                    )
+
+            list(run_in_order(add, spans, work))
+        return torch.from_numpy(tables)
+
+    def scatter(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Float32[Tensor, "rows cols"]:
+        h = self.hash
+        table = np.zeros((h.rows, h.cols), dtype=np.float32)
+
+        def add(row: int) -> None:
+            add_entries(table[row], indices.numpy(), values.numpy(), h.placements[row], h.block)
+
+        list(run_in_order(add, range(h.rows), h.rows * len(indices)))
+        return torch.from_numpy(table)
+
+    def query(
+        self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
+    ) -> Float32[Tensor, " n"]:
+        """Estimates of the given coordinates alone."""
+        h = self.hash
+        out = np.empty(len(indices), dtype=np.float32)
+        at = indices.numpy()
+        cells = table.numpy()
+
+        def fill(start: int) -> None:
+            span = slice(start, start + CHUNK // 16)
+            query_entries(out[span], at[span], cells, h.placements, h.block, self.middle)
+
+        list(run_in_order(fill, range(0, len(out), CHUNK // 16), h.rows * len(out)))
+        return torch.from_numpy(out)
+
+    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+        h = self.hash
+        cells = table.numpy()
+        out = np.empty(h.dim, dtype=np.float32)
+
+        def fill(blocks: range) -> None:
+            write_estimates(
+                out,
+                cells,
+                h.placements,
+                h.block,
+                self.network,
+                self.middle,
+                blocks.start,
+                blocks.stop,
+            )
+
+        list(run_in_order(fill, self._chunks(), h.rows * h.dim))
+        return torch.from_numpy(out)
+
+    def top_k(
+        self, table: Float32[Tensor, "rows cols"], k: int
+    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
+        return selection.top_k(self, table, self.hash.dim, k)
+
+    def at_least(
+        self, table: Float32[Tensor, "rows cols"], threshold: float
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
+        return selection.at_least(self, table, threshold)
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        found = self.collect(table, float(threshold), capacity)
+        if found.above + found.equal > capacity:
+            return None
+        return found.indices, found.values
+
+    def collect(
+        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
+    ) -> Collected:
+        h = self.hash
+        cells = table.numpy()
+        above = equal = 0
+        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+
+        def walk(blocks: range) -> tuple[NDArray[np.int64], NDArray[np.float32], int, int]:
+            # What earlier chunks hold already bounds what this one can add to the result.
+            room_above, room_equal = max(size - above, 0), max(size - equal, 0)
+            room = min(room_above + room_equal, len(blocks) * h.block)
+            indices = np.empty(room, dtype=np.int64)
+            values = np.empty(room, dtype=np.float32)
+            kept, more, ties = collect_estimates(
+                indices,
+                values,
+                np.float32(threshold),
+                room_above,
+                room_equal,
+                cells,
+                h.dim,
+                h.placements,
+                h.block,
+                self.network,
+                self.middle,
+                blocks.start,
+                blocks.stop,
+            )
+            return indices[:kept].copy(), values[:kept].copy(), more, ties
+
+        for indices, values, more, ties in run_in_order(walk, self._chunks(), h.rows * h.dim):
+            above += more
+            equal += ties
+            found.append((indices, values))
+        return _trim(found, threshold, size, above, equal)
+
+    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
+        """Squared norm of each row."""
+        rows = list(run_in_order(sum_of_squares, table.numpy(), table.numel()))
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def _column_edges(self, tables: int, work: int) -> list[int]:
+        """Cut a row's columns into spans only where there are fewer rows than threads."""
+        spans = 1 if work < SERIAL_WORK else -(-torch.get_num_threads() // max(tables, 1))
+        spans = min(spans, self.hash.cols)
+        return [self.hash.cols * i // spans for i in range(spans + 1)]
+
+    def _chunks(self) -> list[range]:
+        step = max(CHUNK // self.hash.block, 1)
+        total = self.hash.num_blocks
+        return [range(at, min(at + step, total)) for at in range(0, total, step)]
+
+
+def _as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
+    """All pieces as they are, or, where they are 16-bit, one widened slice after another."""
+    if pieces[0].dtype == torch.float32:
+        yield [(first, piece.numpy()) for first, piece in offsets(pieces)]
+    else:
+        for first, part in slices(pieces):
+            yield [(first, part.float().numpy())]
+
+
+def _trim(
+    found: list[tuple[NDArray[np.int64], NDArray[np.float32]]],
+    threshold: float,
+    size: int,
+    above: int,
+    equal: int,
+) -> Collected:
+    """Leave `size` entries: those above the threshold first, then ties, by lowest index."""
+    indices = np.concatenate([part for part, _ in found])
+    values = np.concatenate([part for _, part in found])
+    tie = np.abs(values) == np.float32(threshold)
+    keep = ~tie | (np.cumsum(tie) <= size - above)
+    return Collected(
+        torch.from_numpy(indices[keep][:size]), torch.from_numpy(values[keep][:size]), above, equal
+    )
+
+
+def run_in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], work: int
+) -> Iterator[Result]:
+    """Results in the order of the tasks, from torch's number of threads, few in flight at once."""
+    threads = torch.get_num_threads()
+    if threads == 1 or work < SERIAL_WORK:
+        yield from map(function, tasks)
+        return
+    waiting: deque[Future[Result]] = deque()
+    for task in tasks:
+        if len(waiting) == 8 * threads:
+            yield waiting.popleft().result()
+        waiting.append(_pool(threads).submit(function, task))
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="fetchsgd")
+
+
+# A forked child inherits the pool but none of its threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)

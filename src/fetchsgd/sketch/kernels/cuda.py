@@ -1,0 +1,224 @@
+"""The sketch on a GPU: the Triton programs of cuda_programs.py. Every run gives the same bits.
+
+Sketching gathers: a program owns a tile of cells and adds up the runs that cover it, found
+through a list of blocks sorted by start. Unsketching reads a run of cells per row, which mostly
+stays in the L2 cache, and takes the median in registers. Top-k walks over all estimates and keeps
+the few that reach a threshold, which with one row follows from the cells and else from a sample.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Float32, Float64, Int32, Int64
+from torch import Tensor
+
+from fetchsgd.sketch.hashing import BlockHash
+from fetchsgd.sketch.kernels import cuda_programs as programs
+from fetchsgd.sketch.kernels import selection
+from fetchsgd.sketch.kernels.cuda_layout import PieceLayout, SortedRuns
+from fetchsgd.sketch.kernels.median import median_network, middle
+from fetchsgd.sketch.kernels.reference import ReferenceKernels
+from fetchsgd.sketch.kernels.selection import Collected
+
+# Coordinates that one program estimates.
+SPAN = 512
+# Cells that one program sums, and runs that it reads at once, in a single warp.
+TILE = 128
+RUNS_AT_ONCE = 32
+# Programs that keep the card busy; a small table is split further to reach this many.
+ENOUGH_PROGRAMS = 2048
+
+
+class TritonKernels:
+    """The operations of the sketch on tensors in a GPU's memory."""
+
+    samples = 1 << 18
+
+    def __init__(self, hash: BlockHash, device: torch.device) -> None:
+        self.hash = hash
+        self.device = device
+        self.reference = ReferenceKernels(hash, device)
+        self.placements = self.reference.placements
+        self.layouts: dict[tuple[int, ...], PieceLayout] = {}
+        self.enough_cells: dict[int, int] = {}
+
+    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+        h = self.hash
+        count = pieces[0].shape[0]
+        tiles = -(-h.cols // TILE)
+        splits = self._splits(count * h.rows * tiles)
+        out = torch.empty(splits, count, h.rows, h.cols, dtype=torch.float32, device=self.device)
+        if out.numel() == 0:
+            return out[0]
+        if len(pieces) == 1:
+            addresses, stride = pieces[0], pieces[0].stride(0)
+        else:
+            addresses, stride = self._layout(pieces).addresses(pieces), h.num_blocks
+        runs = self.sorted_runs
+        programs.gather_runs[(tiles * splits, h.rows, count)](
+            out,
+            pieces[0],
+            addresses,
+            stride,
+            runs.starts,
+            runs.blocks,
+            runs.starts.shape[1],
+            runs.bounds,
+            h.dim,
+            h.cols,
+            tiles,
+            splits,
+            BLOCK=h.block,
+            TILE=TILE,
+            RUNS=RUNS_AT_ONCE,
+            IN_PIECES=len(pieces) > 1,
+            num_warps=1,
+        )
+        return out.sum(dim=0) if splits > 1 else out[0]
+
+    def scatter(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Float32[Tensor, "rows cols"]:
+        h = self.hash
+        table = torch.zeros(h.rows, h.cols, dtype=torch.float32, device=self.device)
+        if len(indices):
+            packed = self.placements[:, indices // h.block]
+            cells = ((packed >> 1) + indices % h.block) % h.cols
+            cells += torch.arange(h.rows, device=self.device)[:, None] * h.cols
+            # Equal cells become neighbours, in order of index.
+            cells, order = cells.flatten().sort(stable=True)
+            signed = torch.where(packed & 1 == 1, -values, values).flatten()[order]
+            programs.sum_neighbours[(-(-len(cells) // SPAN),)](
+                table, cells, signed, len(cells), SPAN=SPAN
+            )
+        return table
+
+    def query(
+        self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
+    ) -> Float32[Tensor, " n"]:
+        """Estimates of the given coordinates alone."""
+        out = torch.empty(len(indices), dtype=torch.float32, device=self.device)
+        spans = -(-len(indices) // SPAN)
+        if spans:
+            arguments = self._unsketch_arguments(table)
+            programs.query_entries[(spans,)](out, indices, len(indices), *arguments)
+        return out
+
+    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+        out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
+        programs.write_estimates[self._spans()](out, *self._unsketch_arguments(table))
+        return out
+
+    def top_k(
+        self, table: Float32[Tensor, "rows cols"], k: int
+    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
+        if self.hash.rows > 1 or k == 0:
+            return selection.top_k(self, table, self.hash.dim, k)
+        # With one row the threshold follows from the cells, and nothing waits for the device.
+        indices, values, _, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
+        return indices, values
+
+    def at_least(
+        self, table: Float32[Tensor, "rows cols"], threshold: float
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
+        return selection.at_least(self, table, threshold)
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        # One walk instead of two: programs append in any order, and a sort restores the right one.
+        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
+        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
+        count = torch.zeros(1, dtype=torch.int64, device=self.device)
+        programs.append_reached[self._spans()](
+            indices, values, count, capacity, threshold, *self._unsketch_arguments(table)
+        )
+        found = int(count)
+        if found > capacity:
+            return None
+        indices, order = indices[:found].sort()
+        return indices, values[order]
+
+    def collect(
+        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
+    ) -> Collected:
+        level = torch.full((1,), threshold, dtype=torch.float32, device=self.device)
+        indices, values, above_seen, equal_seen = self._take(table, level, size)
+        above, equal = torch.stack([above_seen, equal_seen]).tolist()
+        kept = min(above + equal, size)
+        return Collected(indices[:kept], values[:kept], above, equal)
+
+    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
+        """Squared norm of each row."""
+        return self.reference.row_energy(table)
+
+    def _take(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`collect` with everything left on the device; entries past the last are undefined."""
+        spans = self._spans()
+        arguments = self._unsketch_arguments(table)
+        counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
+        programs.count_reached[spans](counts, threshold, spans[0], *arguments)
+        # One flat scan: torch's scan of two long rows is some ten times slower.
+        ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
+        ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
+        above, seen = ends[spans[0] - 1], ends[-1]
+        indices = torch.empty(size, dtype=torch.int64, device=self.device)
+        values = torch.empty(size, dtype=torch.float32, device=self.device)
+        if size:
+            ties = (size - above).clamp(min=0)
+            programs.write_reached[spans](
+                indices, values, size, counts, ends, ties, threshold, spans[0], *arguments
+            )
+        return indices, values, above, seen - above
+
+    def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
+        """The k-th largest |estimate|, given how many coordinates share each cell."""
+        if k not in self.enough_cells:
+            # So many that even the emptiest cells would hold k coordinates together.
+            held = self.cell_loads.sort().values.cumsum(dim=0, dtype=torch.int64)
+            self.enough_cells[k] = int((held < k).sum()) + 1
+        largest, cells = row.abs().topk(self.enough_cells[k])
+        reached = self.cell_loads[cells].cumsum(dim=0, dtype=torch.int64)
+        wanted = torch.full((1,), k, dtype=torch.int64, device=self.device)
+        return largest[torch.searchsorted(reached, wanted)]
+
+    @cached_property
+    def cell_loads(self) -> Int32[Tensor, " cols"]:
+        """How many coordinates land in each cell of row 0."""
+        h = self.hash
+        starts = (self.placements[0] >> 1).long()
+        ends = starts + h.block
+        ends[-1] -= h.num_blocks * h.block - h.dim
+        change = starts.bincount(minlength=h.cols) - (ends % h.cols).bincount(minlength=h.cols)
+        return (change.cumsum(dim=0) + (ends >= h.cols).sum()).int()
+
+    @cached_property
+    def sorted_runs(self) -> SortedRuns:
+        return SortedRuns.of(self.placements, self.hash.block, self.hash.cols, TILE)
+
+    def _layout(self, pieces: list[Float[Tensor, "n _"]]) -> PieceLayout:
+        lengths = tuple(piece.shape[1] for piece in pieces)
+        if lengths not in self.layouts:
+            self.layouts[lengths] = PieceLayout(lengths, self.hash.block, self.device)
+        return self.layouts[lengths]
+
+    def _splits(self, programs: int) -> int:
+        runs_in_tile = self.hash.num_blocks * (TILE + self.hash.block) // self.hash.cols
+        most = max(runs_in_tile // (4 * RUNS_AT_ONCE), 1)
+        return min(-(-ENOUGH_PROGRAMS // max(programs, 1)), most)
+
+    def _spans(self) -> tuple[int]:
+        return (-(-self.hash.dim // SPAN),)
+
+    def _unsketch_arguments(self, table: Float32[Tensor, "rows cols"]) -> tuple[object, ...]:
+        """What every walk over the estimates takes, in the order of the kernels' signatures."""
+        h = self.hash
+        network = median_network(h.rows)
+        return (
+            table, self.placements, h.dim, h.cols, h.num_blocks,
+            h.block, h.rows, network, *middle(h.rows), SPAN,
+        )  # fmt: skip

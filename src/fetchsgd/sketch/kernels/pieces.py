@@ -1,0 +1,27 @@
+"""A vector that arrives in pieces, such as the gradients of a model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxtyping import Float
+from torch import Tensor
+
+# Coordinates handled at once where the work would otherwise need a dim-sized buffer.
+SLICE = 1 << 22
+
+
+def offsets(pieces: list[Float[Tensor, "n _"]]) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
+    """Each piece that is not empty, with the coordinate at which it starts."""
+    first = 0
+    for piece in pieces:
+        if piece.shape[1]:
+            yield first, piece
+        first += piece.shape[1]
+
+
+def slices(pieces: list[Float[Tensor, "n _"]]) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
+    """The same, cut further into parts of at most SLICE coordinates."""
+    for first, piece in offsets(pieces):
+        for at in range(0, piece.shape[1], SLICE):
+            yield first + at, piece[:, at : at + SLICE]

@@ -1,0 +1,41 @@
+"""Shapes and dtypes in annotations are checked at run time while the tests run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+# Without a GPU, Triton's interpreter runs the GPU kernels on the CPU. It is chosen at import.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+# All but what numba and Triton compile, and what users call: that has checks of its own, whose
+# sentences the tests want to see.
+CHECKED = [
+    "fetchsgd.sketch.hashing",
+    "fetchsgd.sketch.kernels.cpu",
+    "fetchsgd.sketch.kernels.cuda",
+    "fetchsgd.sketch.kernels.cuda_layout",
+    "fetchsgd.sketch.kernels.pieces",
+    "fetchsgd.sketch.kernels.reference",
+    "fetchsgd.sketch.kernels.selection",
+]
+
+if importlib.util.find_spec("beartype"):
+    install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def restore_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
