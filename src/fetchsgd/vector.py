@@ -1,4 +1,4 @@
-"""Sparse vectors: what the server sends back (Algorithm 1, line 13)."""
+"""Vectors: a model's weights as one, and the sparse ones that the server sends back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float32, Int64
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +103,28 @@ def _check_layout(indices: Tensor, values: Tensor) -> None:
         )
     if indices.device != values.device:
         raise ValueError(f"indices are on {indices.device}, but values on {values.device}")
+
+
+class FlatModel:
+    """A model as a function of one flat vector of weights, in the order of its parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.names = [name for name, _ in module.named_parameters()]
+        self.shapes = [parameter.shape for parameter in module.parameters()]
+        self.sizes = [parameter.numel() for parameter in module.parameters()]
+        self.dim = sum(self.sizes)
+
+    def weights(self) -> Float32[Tensor, " dim"]:
+        """The module's own weights, w^0 (Algorithm 1, line 2), as a copy."""
+        return torch.cat([p.detach().float().flatten() for p in self.module.parameters()])
+
+    def views(self, weights: Float[Tensor, " dim"]) -> list[Tensor]:
+        """The weights cut into the shapes of the parameters, sharing memory."""
+        parts = weights.split(self.sizes)
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def __call__(self, parameters: list[Tensor], inputs: Tensor) -> Tensor:
+        named = dict(zip(self.names, parameters, strict=True))
+        outputs: Tensor = functional_call(self.module, named, (inputs,))
+        return outputs

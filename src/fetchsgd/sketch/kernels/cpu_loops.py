@@ -10,12 +10,20 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+# Blocks below this length are walked through coordinate by coordinate.
+SHORT = 16
+# Coordinates that are estimated before any is looked at.
+WINDOW = 256
+
 
 @njit(nogil=True, cache=True)
 def add_runs(out, vector, first, placements, block, left, right):
     """Add a piece that starts at coordinate `first` to columns [left, right) of a row."""
     cols = out.size
     last = first + vector.size
+    if block < SHORT:
+        _add_coordinates(out, vector, first, placements, block, left, right)
+        return
     for b in range(first // block, (last - 1) // block + 1):
         packed = placements[b]
         begin = max(first, b * block)
@@ -28,6 +36,24 @@ def add_runs(out, vector, first, placements, block, left, right):
         _add_run(out, run[:until_wrap], column, packed & 1, left, right)
         if until_wrap < length:
             _add_run(out, run[until_wrap:], 0, packed & 1, left, right)
+
+
+@njit(nogil=True, cache=True)
+def _add_coordinates(out, vector, first, placements, block, left, right):
+    b, within = first // block, first % block
+    for i in range(vector.size):
+        packed = placements[b]
+        column = (packed >> 1) + within
+        if column >= out.size:
+            column -= out.size
+        if left <= column < right:
+            if packed & 1:
+                out[column] -= vector[i]
+            else:
+                out[column] += vector[i]
+        within += 1
+        if within == block:
+            b, within = b + 1, 0
 
 
 @njit(nogil=True, cache=True)
@@ -79,17 +105,20 @@ def _copy_run(target, source, negative):
 
 
 @njit(nogil=True, cache=True)
-def _block_medians(runs, table, placements, b, network, middle):
-    """Estimates of block b, left in the row of `runs` that is returned."""
+def _block_medians(out, runs, table, placements, b, network, middle):
+    """The estimates of block b, or of as much of it as `out` has room for."""
     rows, cols = table.shape
-    length = runs.shape[1]
+    length = out.size
+    if rows == 1:
+        _read_run(out, table[0], placements[0, b] >> 1, placements[0, b] & 1)
+        return
     wraps = False
     for row in range(rows):
         wraps |= (placements[row, b] >> 1) + length > cols
     # The usual numbers of rows keep everything in registers, some three times faster.
     if rows == 3 and not wraps:
         _median_of_3(
-            runs[1],
+            out,
             _run(table, placements, 0, b, length),
             _run(table, placements, 1, b, length),
             _run(table, placements, 2, b, length),
@@ -97,10 +126,9 @@ def _block_medians(runs, table, placements, b, network, middle):
             _sign(placements, 1, b),
             _sign(placements, 2, b),
         )
-        return runs[1]
-    if rows == 5 and not wraps:
+    elif rows == 5 and not wraps:
         _median_of_5(
-            runs[2],
+            out,
             _run(table, placements, 0, b, length),
             _run(table, placements, 1, b, length),
             _run(table, placements, 2, b, length),
@@ -112,18 +140,24 @@ def _block_medians(runs, table, placements, b, network, middle):
             _sign(placements, 3, b),
             _sign(placements, 4, b),
         )
-        return runs[2]
-    for row in range(rows):
+    else:
+        _median_by_network(out, runs[:, :length], table, placements, b, network, middle)
+
+
+@njit(nogil=True, cache=True)
+def _median_by_network(out, runs, table, placements, b, network, middle):
+    for row in range(table.shape[0]):
         packed = placements[row, b]
         _read_run(runs[row], table[row], packed >> 1, packed & 1)
     for step in range(network.shape[0]):
         _compare_exchange(runs[network[step, 0]], runs[network[step, 1]])
     lower, upper = runs[middle[0]], runs[middle[1]]
-    if rows % 2 == 0:
+    if table.shape[0] % 2 == 1:
+        out[:] = lower
+    else:
         half = np.float32(0.5)
-        for i in range(lower.size):
-            lower[i] = half * lower[i] + half * upper[i]
-    return lower
+        for i in range(out.size):
+            out[i] = half * lower[i] + half * upper[i]
 
 
 @njit(nogil=True, cache=True)
@@ -177,38 +211,79 @@ def _compare_exchange(small, large):
 
 
 @njit(nogil=True, cache=True)
+def _coordinate_median(sorted_rows, table, placements, b, within, middle):
+    """The estimate of a single coordinate, by insertion sort over its rows."""
+    rows, cols = table.shape
+    for row in range(rows):
+        packed = placements[row, b]
+        column = (packed >> 1) + within
+        if column >= cols:
+            column -= cols
+        value = -table[row, column] if packed & 1 else table[row, column]
+        at = row
+        while at > 0 and sorted_rows[at - 1] > value:
+            sorted_rows[at] = sorted_rows[at - 1]
+            at -= 1
+        sorted_rows[at] = value
+    if rows % 2 == 1:
+        return sorted_rows[middle[0]]
+    half = np.float32(0.5)
+    return half * sorted_rows[middle[0]] + half * sorted_rows[middle[1]]
+
+
+@njit(nogil=True, cache=True)
+def _read_coordinates(window, row, placements, b, block):
+    """The estimates of the only row, from block b on."""
+    for at in range(0, window.size, block):
+        packed = placements[b]
+        negative = packed & 1
+        column = packed >> 1
+        for i in range(at, min(at + block, window.size)):
+            window[i] = -row[column] if negative else row[column]
+            column += 1
+            if column == row.size:
+                column = 0
+        b += 1
+
+
+@njit(nogil=True, cache=True)
 def query_entries(out, indices, table, placements, block, middle):
     """The estimates of single coordinates."""
-    rows, cols = table.shape
-    sorted_rows = np.empty(rows, dtype=np.float32)
+    sorted_rows = np.empty(table.shape[0], dtype=np.float32)
     for n in range(indices.size):
         b = indices[n] // block
-        for row in range(rows):
-            packed = placements[row, b]
-            value = table[row, ((packed >> 1) + indices[n] - b * block) % cols]
-            if packed & 1:
-                value = -value
-            at = row
-            while at > 0 and sorted_rows[at - 1] > value:
-                sorted_rows[at] = sorted_rows[at - 1]
-                at -= 1
-            sorted_rows[at] = value
-        if rows % 2 == 1:
-            out[n] = sorted_rows[middle[0]]
-        else:
-            half = np.float32(0.5)
-            out[n] = half * sorted_rows[middle[0]] + half * sorted_rows[middle[1]]
+        within = indices[n] - b * block
+        out[n] = _coordinate_median(sorted_rows, table, placements, b, within, middle)
+
+
+@njit(nogil=True, cache=True)
+def _fill_window(window, runs, sorted_rows, table, placements, b, network, middle):
+    """The estimates of all blocks from b on that the window has room for."""
+    block = runs.shape[1]
+    if block >= SHORT:
+        for at in range(0, window.size, block):
+            part = window[at : at + block]
+            _block_medians(part, runs, table, placements, b, network, middle)
+            b += 1
+        return
+    if table.shape[0] == 1:
+        _read_coordinates(window, table[0], placements[0], b, block)
+        return
+    within = 0
+    for at in range(window.size):
+        window[at] = _coordinate_median(sorted_rows, table, placements, b, within, middle)
+        within += 1
+        if within == block:
+            b, within = b + 1, 0
 
 
 @njit(nogil=True, cache=True)
 def write_estimates(out, table, placements, block, network, middle, start, stop):
     """The estimates of blocks [start, stop), written to their place in `out`."""
     runs = np.empty((table.shape[0], block), dtype=np.float32)
-    for b in range(start, stop):
-        at = b * block
-        medians = _block_medians(runs, table, placements, b, network, middle)
-        target = out[at : at + block]
-        target[:] = medians[: target.size]
+    sorted_rows = np.empty(table.shape[0], dtype=np.float32)
+    window = out[start * block : stop * block]
+    _fill_window(window, runs, sorted_rows, table, placements, start, network, middle)
 
 
 @njit(nogil=True, cache=True)
@@ -229,17 +304,22 @@ def collect_estimates(
 ):
     """Keep the estimates of blocks [start, stop) that reach the threshold, and count them all."""
     runs = np.empty((table.shape[0], block), dtype=np.float32)
+    sorted_rows = np.empty(table.shape[0], dtype=np.float32)
+    step = max(WINDOW // block, 1)
+    window = np.empty(step * block, dtype=np.float32)
+    last = min(stop * block, dim)
     kept = above = equal = 0
-    for b in range(start, stop):
-        medians = _block_medians(runs, table, placements, b, network, middle)
-        medians = medians[: min(block, dim - b * block)]
-        reached = 0  # counted without a branch, since nearly every block has none
-        for i in range(medians.size):
-            reached += abs(medians[i]) >= threshold
+    for b in range(start, stop, step):
+        first = b * block
+        seen = window[: min(window.size, last - first)]
+        _fill_window(seen, runs, sorted_rows, table, placements, b, network, middle)
+        reached = 0  # counted without a branch, since nearly every window has none
+        for i in range(seen.size):
+            reached += abs(seen[i]) >= threshold
         if reached == 0:
             continue
-        for i in range(medians.size):
-            size = abs(medians[i])
+        for i in range(seen.size):
+            size = abs(seen[i])
             if size > threshold:
                 take = above < room_above
                 above += 1
@@ -249,8 +329,8 @@ def collect_estimates(
             else:
                 take = False
             if take:
-                indices[kept] = b * block + i
-                values[kept] = medians[i]
+                indices[kept] = first + i
+                values[kept] = seen[i]
                 kept += 1
     return kept, above, equal
 

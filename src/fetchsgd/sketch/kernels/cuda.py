@@ -157,7 +157,7 @@ class TritonKernels:
     def _take(
         self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`collect` with everything left on the device; entries past the last are undefined."""
+        """`collect` with everything left on the device; entries past the last are zero."""
         spans = self._spans()
         arguments = self._unsketch_arguments(table)
         counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
@@ -166,8 +166,9 @@ class TritonKernels:
         ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
         ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
         above, seen = ends[spans[0] - 1], ends[-1]
-        indices = torch.empty(size, dtype=torch.int64, device=self.device)
-        values = torch.empty(size, dtype=torch.float32, device=self.device)
+        # Zeros, not garbage: a table with NaN fills fewer entries, and indices must stay in range.
+        indices = torch.zeros(size, dtype=torch.int64, device=self.device)
+        values = torch.zeros(size, dtype=torch.float32, device=self.device)
         if size:
             ties = (size - above).clamp(min=0)
             programs.write_reached[spans](

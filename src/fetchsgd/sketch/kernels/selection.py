@@ -96,7 +96,7 @@ def _guess_threshold(
     kernels: Collector, table: Float32[Tensor, "rows cols"], dim: int, k: int
 ) -> tuple[Float32[Tensor, " 1"], int]:
     """A magnitude that most likely more than k estimates reach, and a bound on how many."""
-    count = min(kernels.samples, max(dim // 8, 1))
+    count = min(kernels.samples, max(dim // 32, 1))
     picks = torch.arange(count, device=table.device) * dim // count
     expected = k * count / dim
     # Four standard deviations above what k estimates would put into the sample.
@@ -105,25 +105,22 @@ def _guess_threshold(
     if rank >= count:
         return torch.zeros(1, device=table.device), capacity
     sampled = kernels.query(table, picks).abs()
-    return sampled.sort(descending=True).values[rank - 1 : rank], capacity
+    return sampled.topk(rank).values[-1:], capacity
 
 
 def _exact_threshold(
     kernels: Collector, table: Float32[Tensor, "rows cols"], k: int, guess: float
 ) -> float:
     """The k-th largest |estimate|. Non-negative floats sort as their bits do, so bisect those."""
-    low, high = 0, INFINITY_BITS  # at least k estimates reach `low`; fewer reach `high`
+    low, high = -1, INFINITY_BITS  # at least k estimates are above `low`; fewer reach `high`
     middle = int(np.float32(guess).view(np.int32))
-    while high - low > 1:
-        if not low < middle < high:
-            middle = (low + high) // 2
+    while True:
         threshold = float(np.int32(middle).view(np.float32))
         seen = kernels.collect(table, threshold, 0)
-        if seen.above < k <= seen.above + seen.equal:
+        if seen.above < k <= seen.above + seen.equal or high - low <= 2:
             return threshold
         if k <= seen.above:
             low = middle
         else:
             high = middle
         middle = (low + high) // 2
-    return float(np.int32(low).view(np.float32))

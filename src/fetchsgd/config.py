@@ -1,0 +1,294 @@
+"""Settings: five sections, read from TOML and the command line, checked before any work starts.
+
+    [task]      name, and the options of the task
+    [method]    name, and the options of the method
+    [train]     how long, how many clients, which device
+    [schedule]  the learning rate
+    [local]     what a client does with its data
+
+Later layers win: our defaults, the task's preset, the task's preset for the method, the file, --set.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fetchsgd.client import LocalWork
+from fetchsgd.errors import UserError
+from fetchsgd.methods import METHODS
+from fetchsgd.schedule import KINDS, Schedule
+from fetchsgd.tasks import Task, find_task, task_options
+
+Settings = dict[str, dict[str, Any]]
+SECTIONS = ("task", "method", "train", "schedule", "local")
+NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The section [train]."""
+
+    epochs: float = 1.0
+    baseline_epochs: float = 0.0  # of the run that compression is relative to; 0 is `epochs`
+    clients_per_round: int = 10
+    sampling: Literal["epoch", "uniform"] = "epoch"
+    averaging: Literal["uniform", "examples"] = "uniform"
+    weight_decay: float = 0.0
+    seed: int = 0
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    eval_every: float = 1.0  # epochs
+    checkpoint_every: int = 100  # rounds; 0 only at the end
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything about a run; `settings` is the same as nested tables, fully resolved."""
+
+    settings: Settings
+    task: Task
+    method: str
+    method_options: dict[str, Any]
+    train: TrainSettings
+    schedule: Schedule
+    local: LocalWork
+
+
+def read_toml(path: Path) -> Settings:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+
+
+def write_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections of plain values, as they are here, in TOML."""
+    parts = []
+    for section, values in settings.items():
+        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
+        parts.append("\n".join([f"[{section}]", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
+    """`section.key=value`, or `key=value` where only one section has that key."""
+    parsed: Settings = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UserError(f"--set {text!r} is not of the form key=value")
+        section, key = _locate(name.strip(), known)
+        parsed.setdefault(section, {})[key] = _parse_value(value.strip())
+    return parsed
+
+
+def _locate(name: str, known: Settings) -> tuple[str, str]:
+    if "." in name:
+        section, key = name.split(".", 1)
+        if section not in known:
+            raise UserError(f"there is no section {section!r}{_did_you_mean(section, known)}")
+        return section, key
+    holders = [section for section, keys in known.items() if name in keys and name != "name"]
+    if len(holders) == 1:
+        return holders[0], name
+    if holders:
+        choices = " or ".join(f"{section}.{name}" for section in holders)
+        raise UserError(f"{name!r} is in several sections: write {choices}")
+    every = [key for keys in known.values() for key in keys]
+    raise UserError(f"there is no setting {name!r}{_did_you_mean(name, every)}")
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = get_close_matches(word, names, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(names)))}"
+
+
+def resolve(given: Settings, assignments: Iterable[str] = ()) -> Config:
+    """Check the settings and fill in what is not given. Loads the task's data."""
+    for section in given:
+        if section not in SECTIONS:
+            raise UserError(f"there is no section [{section}]{_did_you_mean(section, SECTIONS)}")
+    function, options = _task_of(given)
+    method = str(given.get("method", {}).get("name", "fetchsgd"))
+    if method not in METHODS:
+        raise UserError(f"there is no method {method!r}{_did_you_mean(method, METHODS)}")
+    known = _known_settings(options, method)
+    given = merge(given, parse_assignments(assignments, known))
+    seed = given.get("train", {}).get("seed", TrainSettings.seed)
+    task_given = {k: v for k, v in given.get("task", {}).items() if k != "name"}
+    _refuse_unknown({"task": task_given}, known)
+    task = function(seed=seed, **{k: _like(f"task.{k}", v, options[k]) for k, v in task_given.items()})
+    layered = merge(known, _preset(task, method), given)
+    _refuse_unknown(layered, known)
+    layered["task"]["name"] = str(given.get("task", {}).get("name", "digits"))
+    layered["method"]["name"] = method
+    return _build(layered, task, method)
+
+
+def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Section by section and key by key; later layers win."""
+    merged: Settings = {}
+    for layer in layers:
+        for section, values in layer.items():
+            if not isinstance(values, Mapping):
+                raise UserError(f"{section!r} must be a section, [{section}], not a single value")
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def _task_of(given: Settings) -> tuple[Any, dict[str, Any]]:
+    function = find_task(str(given.get("task", {}).get("name", "digits")))
+    return function, task_options(function)
+
+
+def _known_settings(options: dict[str, Any], method: str) -> Settings:
+    """Every key with its default; None where a method leaves it to the task or the user."""
+    return {
+        "task": {"name": "digits", **options},
+        "method": {"name": method, **_defaults(METHODS[method])},
+        "train": _defaults(TrainSettings),
+        "schedule": _defaults(Schedule),
+        "local": _defaults(LocalWork),
+    }
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    found = {}
+    for field in fields(kind):
+        if field.init and field.name not in NOT_OPTIONS:
+            made = None if field.default_factory is MISSING else field.default_factory()
+            found[field.name] = made if field.default is MISSING else field.default
+    return found
+
+
+def _preset(task: Task, method: str) -> Settings:
+    preset = {name: values for name, values in task.preset.items() if name != "methods"}
+    for_method = dict(task.preset.get("methods", {}).get(method, {}))
+    sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
+    return merge(preset, {"method": for_method}, sections)
+
+
+def _refuse_unknown(given: Settings, known: Settings) -> None:
+    for section, values in given.items():
+        for key in values:
+            if key not in known[section]:
+                hint = _did_you_mean(key, known[section])
+                raise UserError(f"there is no setting {section}.{key}{hint}")
+
+
+def _build(settings: Settings, task: Task, method: str) -> Config:
+    for section, kind in (("train", TrainSettings), ("schedule", Schedule), ("local", LocalWork)):
+        _check_types(section, settings[section], kind)
+    options = {k: v for k, v in settings["method"].items() if k != "name"}
+    missing = [key for key, value in options.items() if value is None]
+    if missing:
+        raise UserError(f"method.{missing[0]} must be given: {method} has no default for it")
+    _check_types("method", options, METHODS[method])
+    settings["method"].update(options)
+    train = TrainSettings(**settings["train"])
+    if not train.baseline_epochs:
+        settings["train"]["baseline_epochs"] = train.epochs
+        train = TrainSettings(**settings["train"])
+    config = Config(
+        settings, task, method, options, train,
+        Schedule(**settings["schedule"]), LocalWork(**settings["local"]),
+    )  # fmt: skip
+    _check_ranges(config)
+    return config
+
+
+def _check_types(section: str, values: dict[str, Any], kind: type) -> None:
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        values[key] = _typed(f"{section}.{key}", value, hints[key])
+
+
+def _like(name: str, value: Any, default: Any) -> Any:
+    return value if default is None else _typed(name, value, type(default))
+
+
+def _typed(name: str, value: Any, wanted: Any) -> Any:
+    """The value as the wanted type, or a sentence."""
+    if get_origin(wanted) is Literal:
+        if value not in get_args(wanted):
+            choices = ", ".join(repr(choice) for choice in get_args(wanted))
+            raise UserError(f"{name} must be one of {choices}, got {value!r}")
+        return value
+    wanted = get_origin(wanted) or wanted
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if wanted is float and is_number:
+        return float(value)
+    if wanted is int and is_number and value == int(value):
+        return int(value)
+    if wanted in (str, bool, list, dict) and isinstance(value, wanted):
+        return value
+    names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", list: "a list"}
+    raise UserError(f"{name} must be {names.get(wanted, wanted.__name__)}, got {value!r}")
+
+
+def _check_ranges(config: Config) -> None:
+    train, schedule, local = config.train, config.schedule, config.local
+    _require(train.epochs > 0, "train.epochs must be above 0", train.epochs)
+    _require(train.baseline_epochs > 0, "train.baseline_epochs must be above 0", train.baseline_epochs)
+    _require(train.weight_decay >= 0, "train.weight_decay must be at least 0", train.weight_decay)
+    _require(train.eval_every > 0, "train.eval_every must be above 0", train.eval_every)
+    _require(train.checkpoint_every >= 0, "train.checkpoint_every must be at least 0", train.checkpoint_every)
+    _require(0 <= train.seed < 2**63, "train.seed must be from 0 to 2^63 - 1", train.seed)
+    clients = config.task.train.num_clients
+    _require(
+        1 <= train.clients_per_round <= clients,
+        f"train.clients_per_round must be from 1 to the task's {clients} clients",
+        train.clients_per_round,
+    )
+    _require(schedule.kind in KINDS, f"schedule.kind must be one of {', '.join(KINDS)}", schedule.kind)
+    _require(schedule.peak >= 0, "schedule.peak must be at least 0", schedule.peak)
+    if schedule.kind == "triangular":
+        inside = 0 <= schedule.pivot <= train.baseline_epochs
+        end = f"train.baseline_epochs = {train.baseline_epochs:g}"
+        _require(inside, f"schedule.pivot must be from 0 to {end}", schedule.pivot)
+    if schedule.kind == "piecewise":
+        epochs = [point[0] for point in schedule.points if len(point) == 2]
+        good = len(epochs) == len(schedule.points) > 0 and epochs == sorted(epochs)
+        _require(good, "schedule.points must be pairs [epoch, rate] in order of epoch", schedule.points)
+    _require(local.epochs >= 0, "local.epochs must be at least 0", local.epochs)
+    _require(local.batch_size >= 0, "local.batch_size must be at least 0", local.batch_size)
+    _require(local.clip >= 0, "local.clip must be at least 0", local.clip)
+    _require(0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay)
+    if config.method == "fedavg":
+        _require(local.epochs >= 1, "fedavg needs local.epochs of at least 1", local.epochs)
+    if local.is_one_gradient:
+        for key, unused in (("batch_size", 0), ("lr_decay", 1.0)):
+            value = getattr(local, key)
+            _require(value == unused, f"local.{key} has no effect unless local.epochs >= 1", value)
+
+
+def _require(condition: bool, sentence: str, value: Any) -> None:
+    if not condition:
+        raise UserError(f"{sentence}, got {value!r}")

@@ -1,0 +1,9 @@
+"""The two ways in which a run ends early."""
+
+
+class UserError(ValueError):
+    """A mistake of the user's, in a sentence that says what would be right: exit code 2."""
+
+
+class DivergedError(RuntimeError):
+    """The loss has become useless: exit code 3."""

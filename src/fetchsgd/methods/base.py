@@ -1,0 +1,88 @@
+"""What a method decides: what a client sends, and what the server does with the mean of it.
+
+    compress(vectors) -> what each client sends     merge(...) -> their mean
+    step(mean, state, rate) -> (update, state)      the server's part; weights -= update
+
+The local work that yields the vectors (one gradient, or the difference after local steps) is the
+same for all methods and lives in client.py.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from fetchsgd.vector import SparseVector
+
+Update = SparseVector | Float32[Tensor, " dim"]
+
+
+class State(NamedTuple):
+    """What the server carries from round to round; an unused part has no elements."""
+
+    momentum: Tensor  # u, or its sketch S_u
+    error: Tensor  # e, or its sketch S_e
+
+
+class Memory(NamedTuple):
+    """What clients carry where a method lets them: a row for each client of a cohort."""
+
+    momentum: Float32[Tensor, "n dim"]
+    error: Float32[Tensor, "n dim"]
+
+
+class Method(Protocol):
+    """One way to train. `linear`: compressing the mean is the mean of the compressed."""
+
+    linear: ClassVar[bool]
+    dim: int
+    momentum: float
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about these options; ones that cannot work are refused."""
+        ...
+
+    def init(self, device: torch.device) -> State: ...
+
+    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
+        """One vector, whole or in pieces, compressed."""
+        ...
+
+    @property
+    def numbers_up(self) -> int:
+        """How many numbers one client sends."""
+        ...
+
+    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]: ...
+
+
+@runtime_checkable
+class LocalMethod(Protocol):
+    """The part of a method that is not linear: clients compress on their own."""
+
+    keeps_memory: bool
+
+    def compress_each(
+        self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
+    ) -> tuple[Int64[Tensor, "n k"], Float32[Tensor, "n k"], Memory | None]:
+        """Coordinates and values that each client sends, and what it then remembers."""
+        ...
+
+
+def nothing(device: torch.device) -> Float32[Tensor, " 0"]:
+    return torch.zeros(0, device=device)
+
+
+def flatten(vectors: Tensor | list[Tensor]) -> Tensor:
+    """Pieces of one vector as the vector."""
+    return torch.cat([v.flatten() for v in vectors]) if isinstance(vectors, list) else vectors
+
+
+def require_range(name: str, value: float, low: float, high: float) -> None:
+    """The sentence for an option that is out of range."""
+    if not low <= value <= high:
+        raise ValueError(f"method.{name} must be from {low:g} to {high:g}, got {value}")

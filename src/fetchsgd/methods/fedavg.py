@@ -1,0 +1,17 @@
+"""FedAvg (McMahan et al. 2017): clients take many steps on their own data and send the difference.
+
+The steps themselves are the settings under [local]; they serve every other method as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fetchsgd.methods.uncompressed import Uncompressed
+
+
+@dataclass(frozen=True)
+class FedAvg(Uncompressed):
+    """The mean difference is the update, with global momentum if asked (rho_g of section 5)."""
+
+    momentum: float = 0.0

@@ -1,0 +1,67 @@
+"""Local top-k: each client sends the k largest coordinates of its own vector.
+
+Stateless as in the paper by default. Where clients return, they may also keep error and momentum
+of their own, with momentum factor masking (Lin et al. 2018): what was sent is cleared from both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from fetchsgd.methods.base import Memory, State, Update, nothing, require_range
+
+
+@dataclass(frozen=True)
+class LocalTopK:
+    """`momentum` is the server's, rho_g of section 5; the local one needs clients that return.
+
+    The server's momentum is not masked: every coordinate that it moves would be cleared at once.
+    """
+
+    dim: int
+    k: int
+    momentum: float = 0.0
+    local_error: bool = False
+    local_momentum: float = 0.0
+
+    linear: ClassVar[bool] = False
+
+    @property
+    def keeps_memory(self) -> bool:
+        return self.local_error or self.local_momentum > 0
+
+    def __post_init__(self) -> None:
+        require_range("k", self.k, 1, self.dim)
+        require_range("momentum", self.momentum, 0, 1)
+        require_range("local_momentum", self.local_momentum, 0, 1)
+
+    @property
+    def notes(self) -> list[str]:
+        return []
+
+    def init(self, device: torch.device) -> State:
+        return State(torch.zeros(self.dim, device=device), nothing(device))
+
+    def compress_each(
+        self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
+    ) -> tuple[Int64[Tensor, "n k"], Float32[Tensor, "n k"], Memory | None]:
+        momentum = vectors
+        if memory is not None and self.local_momentum:
+            momentum = self.local_momentum * memory.momentum + vectors
+        error = momentum
+        if memory is not None and self.local_error:
+            error = memory.error + momentum
+        indices = error.abs().topk(self.k, dim=1, sorted=False).indices
+        values = error.gather(1, indices)
+        if memory is not None:
+            memory = Memory(momentum.scatter(1, indices, 0), error.scatter(1, indices, 0))
+        return indices, values, memory
+
+    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]:
+        momentum = self.momentum * state.momentum + mean
+        return rate * momentum, State(momentum, state.error)

@@ -1,0 +1,54 @@
+// Names beside lines, each where it hides least.
+
+const spots = [[0, 10], [-15, 8], [15, 8], [-30, 8], [30, 8], [-45, 8], [45, 8], [-60, 8], [60, 8]].flatMap(
+  ([dy, dx]) => [{ dx, dy, side: "start" }, { dx: -dx, dy, side: "end" }],
+).concat([{ dx: 0, dy: -16, side: "middle" }, { dx: 0, dy: 16, side: "middle" }]);
+
+// For lines that end at the right edge: one name below the other.
+const column = Array.from({ length: 40 }, (_, i) => ({ dx: 10, dy: 3 * i, side: "start" }));
+
+// `lines` are {method, anchors}: the places that a name may stand beside, the best one first.
+// `obstacles` are points that had better stay visible; names must stay inside `bounds`.
+function nameLines(root, lines, obstacles, bounds, allowed = spots) {
+  const taken = [];
+  for (const { method, anchors } of lines) {
+    const width = 7.2 * method.label.length;
+    const choices = anchors.flatMap((anchor, rank) => allowed.map((spot) => {
+      const box = labelBox(anchor, spot, width);
+      return { anchor, spot, box, cost: rank + labelCost(box, spot, taken, obstacles, bounds) };
+    }));
+    const best = choices.reduce((a, b) => (b.cost < a.cost ? b : a));
+    taken.push(best.box);
+    root.append(svg("text", {
+      class: `name ${method.look}`, "data-method": method.name, "text-anchor": best.spot.side,
+      x: best.anchor[0] + best.spot.dx, y: best.anchor[1] + best.spot.dy + 4,
+    }, method.label));
+  }
+}
+
+function labelBox([x, y], { dx, dy, side }, width) {
+  const left = x + dx - { start: 0, middle: width / 2, end: width }[side];
+  return { left, right: left + width, top: y + dy - 8, bottom: y + dy + 8 };
+}
+
+function labelCost(box, spot, taken, obstacles, bounds) {
+  const hidden = obstacles.filter(
+    ([x, y]) => x > box.left - 3 && x < box.right + 3 && y > box.top && y < box.bottom,
+  ).length;
+  const overlaps = taken.some((other) => box.left < other.right && other.left < box.right
+    && box.top < other.bottom && other.top < box.bottom);
+  const outside = box.left < bounds.left || box.right > bounds.right
+    || box.top < bounds.top || box.bottom > bounds.bottom;
+  return 2 * hidden + Math.abs(spot.dy) / 15 + 200 * overlaps + 1000 * outside;
+}
+
+// Points along a line of pixels, close enough that no name fits between them.
+function samples(points) {
+  return points.slice(1).flatMap(([x, y], i) => {
+    const [fromX, fromY] = points[i];
+    const steps = Math.max(1, Math.ceil(Math.hypot(x - fromX, y - fromY) / 8));
+    return Array.from({ length: steps }, (_, n) => [
+      fromX + ((x - fromX) * n) / steps, fromY + ((y - fromY) * n) / steps,
+    ]);
+  }).concat(points.slice(-1));
+}

@@ -1,0 +1,63 @@
+// The tooltip, and the run that it is about: hovered, focused, or reached with the arrow keys.
+
+const tip = document.getElementById("tip");
+
+function html(name, text, children = []) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  element.append(...children);
+  return element;
+}
+
+function showTip(run, method, target) {
+  const details = run.details.flatMap(([name, value]) => [html("dt", name), html("dd", value)]);
+  tip.replaceChildren(
+    html("strong", run.name), html("span", `${method.label}, ${run.status}`),
+    html("dl", undefined, details),
+  );
+  tip.hidden = false;
+  const box = target.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  const beside = box.right + 12 + width < innerWidth ? box.right + 12 : box.left - 12 - width;
+  const top = (box.top + box.bottom - height) / 2;
+  tip.style.left = `${Math.max(8, Math.min(beside, innerWidth - width - 8))}px`;
+  tip.style.top = `${Math.max(8, Math.min(top, innerHeight - height - 8))}px`;
+}
+
+function hideTip() {
+  tip.hidden = true;
+}
+
+// A group that stands for a run: it speaks, can be focused, and shows the tooltip beside `mark`.
+function runGroup(run, method, strong, mark, children) {
+  const spoken = run.details.map(([name, value]) => `${name} ${value}`).join(", ");
+  const group = svg("g", {
+    class: `run ${method.look} ${strong ? "strong" : "faint"}`, "data-run": run.id,
+    "data-method": method.name, tabindex: -1, role: "img",
+    "aria-label": `${method.label}, ${run.name}, ${run.status}: ${spoken}`,
+  }, children);
+  const show = () => showTip(run, method, mark);
+  group.addEventListener("pointerenter", show);
+  group.addEventListener("focus", show);
+  group.addEventListener("pointerleave", hideTip);
+  group.addEventListener("blur", hideTip);
+  return group;
+}
+
+// One tab stop a figure; from there the arrow keys lead to every run that is shown.
+function walkable(root) {
+  const shown = () => [...root.querySelectorAll(".run")].filter((g) => g.getClientRects().length);
+  const first = shown()[0];
+  if (first) first.setAttribute("tabindex", 0);
+  root.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hideTip();
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const runs = shown();
+    if (!step || !runs.length) return;
+    event.preventDefault();
+    const next = runs[(runs.indexOf(document.activeElement) + step + runs.length) % runs.length];
+    root.querySelectorAll("[tabindex='0']").forEach((g) => g.setAttribute("tabindex", -1));
+    next.setAttribute("tabindex", 0);
+    next.focus();
+  });
+}

@@ -1,0 +1,196 @@
+"""Runs: what a run folder holds, read into one record.
+
+A run folder has `config.toml` and `metrics.jsonl`, and `result.json` once the run has ended. Bytes
+and seconds in the metrics count from the beginning of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fetchsgd.report.errors import ReportError
+from fetchsgd.report.files import Fields, read_config, read_metrics, read_result
+
+KINDS = ("upload", "download", "overall")
+FINISHED, DIVERGED, UNFINISHED = STATUSES = ("finished", "diverged", "unfinished")
+
+# The metrics that a line of metrics.jsonl may hold, and whether more is better.
+METRICS = {"accuracy": True, "perplexity": False}
+
+# Settings that say which run it is, or where and how it was watched: not what was learned.
+_NOT_TELLING = {
+    *("task.name", "method.name", "train.seed"),
+    *("train.device", "train.eval_every", "train.checkpoint_every"),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of metrics.jsonl. `metric` is None on lines without an evaluation."""
+
+    round: int
+    epoch: float
+    bytes_sent: int  # by clients and server together, since the beginning
+    train_loss: float | None
+    metric: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. `value` is the last one measured so far if the run is unfinished."""
+
+    folder: Path
+    name: str
+    status: str  # one of STATUSES
+    task: str
+    method: str
+    metric: str | None  # None before the first evaluation
+    higher_is_better: bool
+    value: float | None
+    seed: int | None
+    rounds: int
+    epochs: float
+    upload_bytes: int
+    download_bytes: int
+    seconds: float
+    compression: Mapping[str, float | None]  # keyed by KINDS
+    settings: Mapping[str, Any]  # flat: "method.k", "local.epochs"
+    curve: tuple[Measurement, ...]
+    hardware: str | None = None
+    commit: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def can_be_drawn(self, kind: str) -> bool:
+        """Whether it is a point in the figure of this kind of compression."""
+        known = self.value is not None and self.compression[kind] is not None
+        return self.status == FINISHED and known
+
+
+def find_runs(folders: Iterable[Path]) -> list[Run]:
+    """Every run in or below the folders, each once, in the order of their paths."""
+    found: dict[Path, Path] = {}
+    searched = list(folders)
+    for folder in searched:
+        if not folder.is_dir():
+            raise ReportError(f"{folder}: no such folder")
+        for config in sorted(folder.rglob("config.toml")):
+            if (config.parent / "metrics.jsonl").is_file():
+                found.setdefault(config.parent.resolve(), config.parent)
+    if not found:
+        names = ", ".join(map(str, searched)) or "no folder given"
+        raise ReportError(
+            f"{names}: no run folder found; a run folder holds config.toml and metrics.jsonl"
+        )
+    return [load_run(folder) for folder in found.values()]
+
+
+def load_run(folder: Path) -> Run:
+    """Read one run folder."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    result = read_result(folder / "result.json")
+    if result is None:
+        return _unfinished(folder, read_config(folder / "config.toml"), lines)
+    return _ended(folder, result, lines)
+
+
+def _ended(folder: Path, result: Fields, lines: list[Fields]) -> Run:
+    status, metric, value = result.text("status"), result.text("metric"), _value(result)
+    if status not in (FINISHED, DIVERGED):
+        raise ReportError(
+            f"{result.where}: the field 'status' must be 'finished' or 'diverged', got {status!r}"
+        )
+    return Run(
+        folder=folder,
+        name=result.text("name"),
+        status=status,
+        task=result.text("task"),
+        method=result.text("method"),
+        metric=metric,
+        higher_is_better=result.flag("higher_is_better"),
+        value=value,
+        seed=result.whole("seed"),
+        rounds=result.whole("rounds"),
+        epochs=result.number("epochs"),
+        upload_bytes=result.whole("upload_bytes"),
+        download_bytes=result.whole("download_bytes"),
+        seconds=result.number("seconds"),
+        compression={kind: _compression(result, kind) for kind in KINDS},
+        settings=_settings(result.table("config")),
+        curve=tuple(_measurement(line, metric) for line in lines),
+        hardware=result.text("hardware"),
+        commit=result.text("commit"),
+        versions={name: str(version) for name, version in result.table("versions").items()},
+    )
+
+
+def _unfinished(folder: Path, config: Fields, lines: list[Fields]) -> Run:
+    task = Fields(f"{config.where}, table 'task'", config.table("task"))
+    method = Fields(f"{config.where}, table 'method'", config.table("method"))
+    metric = next((m for m in METRICS if any(m in line.values for line in lines)), None)
+    curve = tuple(_measurement(line, metric) for line in lines)
+    measured = [point.metric for point in curve if point.metric is not None]
+    last = lines[-1] if lines else None
+    seed = config.table("train").get("seed")
+    return Run(
+        folder=folder,
+        name=folder.name,
+        status=UNFINISHED,
+        task=task.text("name"),
+        method=method.text("name"),
+        metric=metric,
+        higher_is_better=METRICS.get(metric or "accuracy", True),
+        value=measured[-1] if measured else None,
+        seed=seed if isinstance(seed, int) else None,
+        rounds=last.whole("round") if last else 0,
+        epochs=last.number("epoch") if last else 0.0,
+        upload_bytes=last.whole("upload_bytes") if last else 0,
+        download_bytes=last.whole("download_bytes") if last else 0,
+        seconds=last.number("seconds") if last else 0.0,
+        # Against which number of rounds is known only at the end.
+        compression=dict.fromkeys(KINDS),
+        settings=_settings(config.values),
+        curve=curve,
+    )
+
+
+def _value(result: Fields) -> float | None:
+    value = result.number_or_null("value")
+    if result.text("metric") == "accuracy" and value is not None and not 0 <= value <= 1:
+        raise ReportError(
+            f"{result.where}: the field 'value' is an accuracy and must lie in [0, 1], got {value}"
+        )
+    return value
+
+
+def _compression(result: Fields, kind: str) -> float | None:
+    value = result.number_or_null(f"{kind}_compression")
+    if value is not None and value <= 0:
+        raise ReportError(
+            f"{result.where}: the field '{kind}_compression' must be positive, got {value}"
+        )
+    return value
+
+
+def _measurement(line: Fields, metric: str | None) -> Measurement:
+    return Measurement(
+        round=line.whole("round"),
+        epoch=line.number("epoch"),
+        bytes_sent=line.whole("upload_bytes") + line.whole("download_bytes"),
+        train_loss=line.number_if_any("train_loss"),
+        metric=line.number_if_any(metric) if metric else None,
+    )
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in _flat(config) if key not in _NOT_TELLING}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

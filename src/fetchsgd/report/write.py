@@ -1,0 +1,82 @@
+"""Writing a report: the page, and its figures beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fetchsgd.report.errors import ReportError
+from fetchsgd.report.page import render_page
+from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run, find_runs
+from fetchsgd.report.tasks import Task, group_by_task
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """What was written, and of which runs."""
+
+    page: Path
+    figures: tuple[Path, ...]
+    tasks: tuple[str, ...]
+    runs: tuple[Run, ...]
+    finished: int
+    diverged: int
+    unfinished: int
+
+
+def write_report(folders: Iterable[Path], out: Path, figures: bool = True) -> ReportSummary:
+    """Write the report on all runs in or below `folders` to the page `out`.
+
+    With `figures`, which needs matplotlib, each task's figures are written beside the page as PNG
+    and PDF: `<stem of out>-<task>-upload.png`, and so on for download, overall and curves.
+    """
+    runs = find_runs([Path(folder) for folder in folders])
+    tasks = group_by_task(runs)
+    stems = dict(zip((task.name for task in tasks), _stems(tasks, out), strict=True))
+    if figures:
+        _require_matplotlib()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(render_page(tasks, stems if figures else {}), encoding="utf-8")
+        written = _write_figures(tasks, stems, out.parent) if figures else []
+    except OSError as error:
+        raise ReportError(f"{out}: cannot be written ({error.strerror or error})") from error
+    statuses = [run.status for run in runs]
+    return ReportSummary(
+        page=out,
+        figures=tuple(written),
+        tasks=tuple(stems),
+        runs=tuple(runs),
+        finished=statuses.count(FINISHED),
+        diverged=statuses.count(DIVERGED),
+        unfinished=statuses.count(UNFINISHED),
+    )
+
+
+def _require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ReportError(
+            "matplotlib is not installed: install it, or write the report without figures"
+        ) from error
+
+
+def _write_figures(tasks: list[Task], stems: dict[str, str], folder: Path) -> list[Path]:
+    from fetchsgd.report.figures import write_figures
+
+    return [path for task in tasks for path in write_figures(task, folder / stems[task.name])]
+
+
+def _stems(tasks: list[Task], out: Path) -> list[str]:
+    """A file name for each task: its own name without what is awkward in a file name."""
+    stems: list[str] = []
+    for task in tasks:
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", task.name).strip("-.") or "task"
+        stem, number = f"{out.stem}-{safe}", 2
+        while stem in stems:
+            stem, number = f"{out.stem}-{safe}-{number}", number + 1
+        stems.append(stem)
+    return stems

@@ -1,0 +1,44 @@
+"""Who takes part in a round (Algorithm 1, line 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fetchsgd.randomness import numpy_generator
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The cohort of each round, as a function of the seed and the round alone.
+
+    "epoch" goes through all clients in a new random order each epoch, as the paper's experiments
+    do; the last cohort of an epoch may be smaller. "uniform" draws every cohort anew.
+    """
+
+    num_clients: int
+    per_round: int
+    how: str
+    seed: int
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        return -(-self.num_clients // self.per_round)
+
+    def cohort(self, round: int) -> NDArray[np.int64]:
+        """Distinct client numbers."""
+        if self.how == "uniform":
+            generator = numpy_generator(self.seed, "cohort", round)
+            return generator.choice(self.num_clients, self.per_round, replace=False, shuffle=False)
+        epoch, place = divmod(round, self.rounds_per_epoch)
+        order = self._order(epoch)
+        return order[place * self.per_round : (place + 1) * self.per_round]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        known: dict[int, NDArray[np.int64]] = self.__dict__.setdefault("_orders", {})
+        if epoch not in known:
+            known.clear()  # one epoch at a time, however long the run
+            known[epoch] = numpy_generator(self.seed, "cohort", epoch).permutation(self.num_clients)
+        return known[epoch]

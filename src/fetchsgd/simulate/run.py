@@ -1,0 +1,255 @@
+"""One run from its settings to its result."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.client import Trainer
+from fetchsgd.config import Config
+from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.ledger import BYTES_PER_NUMBER, Ledger
+from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
+from fetchsgd.randomness import number
+from fetchsgd.rounds import Training, train_rounds
+from fetchsgd.sampling import Sampler
+from fetchsgd.simulate.checkpoint import load_checkpoint, save_checkpoint
+from fetchsgd.simulate.cohort import CohortAtWork
+from fetchsgd.simulate.environment import choose_device, commit, hardware, versions
+from fetchsgd.simulate.folder import RunFolder
+from fetchsgd.vector import FlatModel
+
+EVAL_BATCH = 2000
+MEMORY_LIMIT = 8 << 30
+# A loss so far above where it started is not coming back.
+HOPELESS = 1000.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a display shows."""
+
+    round: int
+    rounds: int
+    loss: float
+    metric: float | None
+    up: int
+    down: int
+    seconds: float
+
+
+Watch = Callable[[Progress], None]
+
+
+class Run:
+    """A run that is set up: model, method and data are on the device, nothing has been trained."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.device = choose_device(config.train.device)
+        task, train = config.task, config.train
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(train.seed, "weights"))
+            module = task.model()
+        if self.device.type == "cuda":
+            module = module.to(memory_format=torch.channels_last)
+        self.model = FlatModel(module.to(self.device))
+        self.method = self._make_method()
+        dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
+        self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype)
+        data = task.train.to(self.device)
+        self.clients = CohortAtWork(
+            data, self.trainer, self.method, config.local, train.averaging, train.seed, task.augment
+        )
+        self.test = task.test_inputs.to(self.device), task.test_targets.to(self.device)
+        self.sampler = Sampler(
+            data.num_clients, train.clients_per_round, train.sampling, train.seed
+        )
+        self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
+
+    def _make_method(self) -> Method:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are among the notes
+            try:
+                method: Method = METHODS[self.config.method](
+                    dim=self.model.dim, **self.config.method_options
+                )
+            except (ValueError, TypeError) as error:
+                raise UserError(str(error)) from error
+        return method
+
+    def start(self) -> Training:
+        """w^0, empty states, and a ledger in which everybody holds w^0."""
+        clients, dim = self.sampler.num_clients, self.model.dim
+        memory = None
+        if isinstance(self.method, LocalMethod) and self.method.keeps_memory:
+            if 8 * clients * dim > MEMORY_LIMIT:
+                raise UserError(
+                    f"clients' own error and momentum would take {8 * clients * dim / 1e9:.1f} GB "
+                    f"({clients} clients, {dim} weights); set method.local_error and "
+                    "method.local_momentum off, or take a smaller task"
+                )
+            memory = Memory(*(torch.zeros(clients, dim, device=self.device) for _ in range(2)))
+        ledger = Ledger.new(dim, clients, self.rounds, self.device)
+        return Training(0, self.model.weights(), self.method.init(self.device), ledger, memory)
+
+    def rate(self, round: int) -> float:
+        return self.config.schedule.rate(round, self.rounds, self.config.train.baseline_epochs)
+
+    @torch.no_grad()
+    def evaluate(self, weights: Float32[Tensor, " dim"]) -> tuple[float, float]:
+        """The metric and the mean loss on the test set."""
+        task = self.config.task
+        quality = loss = weights.new_zeros((), dtype=torch.float64)
+        parameters = self.model.views(weights)
+        for inputs, targets in zip(*(part.split(EVAL_BATCH) for part in self.test), strict=True):
+            outputs = self.model(parameters, inputs).float()
+            quality = quality + task.quality(outputs, targets).sum()
+            loss = loss + task.loss(outputs, targets).sum()
+        count = len(self.test[0])
+        return float(quality) / count, float(loss) / count
+
+    def execute(self, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
+        """Train to the end and return the result. Raises DivergedError after recording it."""
+        folder = RunFolder(out, self.config.settings, resume)
+        if resume and (done := folder.result) is not None:
+            return done
+        found = load_checkpoint(out, self.device) if resume else None
+        training, seconds = found or (self.start(), 0.0)
+        if len(training.weights) != self.model.dim:
+            raise UserError(
+                f"cannot resume {out}: its checkpoint has {len(training.weights)} weights, "
+                f"but the model of {self.config.task.name} has {self.model.dim}"
+            )
+        folder.start(training.round)
+        loop = _Loop(self, folder, seconds, watch)
+        try:
+            return loop.run(training)
+        finally:
+            folder.close()
+
+    def compressions(self, up: int, down: int) -> dict[str, float | None]:
+        """Relative to uncompressed SGD at the baseline's number of rounds (section 5)."""
+        rounds = round(self.config.train.baseline_epochs * self.sampler.rounds_per_epoch)
+        per_epoch = self.sampler.num_clients
+        if self.sampler.how == "uniform":
+            per_epoch = self.sampler.rounds_per_epoch * self.sampler.per_round
+        clients = per_epoch * rounds / self.sampler.rounds_per_epoch
+        whole = BYTES_PER_NUMBER * self.model.dim * clients
+        return {
+            "upload_compression": whole / up if up else None,
+            "download_compression": whole / down if down else None,
+            "overall_compression": 2 * whole / (up + down) if up + down else None,
+        }
+
+
+class _Loop:
+    """The loop's bookkeeping: when to evaluate, log, save and give up."""
+
+    def __init__(self, run: Run, folder: RunFolder, seconds: float, watch: Watch | None) -> None:
+        self.run_, self.folder, self.watch = run, folder, watch
+        self.seconds_before, self.began = seconds, time.perf_counter()
+        every = run.config.train.eval_every * run.sampler.rounds_per_epoch
+        self.eval_rounds = {round(every * i) for i in range(1, int(run.rounds / every) + 2)}
+        self.eval_rounds.add(run.rounds)
+        # Looking at the loss waits for the device, so on a GPU we look less often.
+        self.look_every = 1 if run.device.type == "cpu" else 25
+        self.losses: list[Tensor] = []
+        self.first_loss: float | None = None
+        self.metric: float | None = None
+        self.line: dict[str, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
+    def run(self, training: Training) -> dict[str, Any]:
+        run = self.run_
+        server_rate = None if run.config.local.is_one_gradient else 1.0
+        steps = train_rounds(
+            training, run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, server_rate
+        )
+        for training, merged in steps:
+            self.losses.append(merged.loss)
+            evaluates = training.round in self.eval_rounds
+            if evaluates or training.round % self.look_every == 0:
+                self._look(training, float(merged.loss))
+            if evaluates:
+                self._evaluate(training)
+            every = run.config.train.checkpoint_every
+            if training.round == run.rounds or (every and training.round % every == 0):
+                save_checkpoint(self.folder.path, training, self.seconds)
+        return self._finish(training, "finished")
+
+    def _look(self, training: Training, loss: float) -> None:
+        self.first_loss = loss if self.first_loss is None else self.first_loss
+        if not math.isfinite(loss) or loss > HOPELESS * (1 + self.first_loss):
+            self._finish(training, "diverged")
+            raise DivergedError(
+                f"the loss became {loss:g} at round {training.round} of {self.run_.rounds}; "
+                "try a lower schedule.peak, a wider sketch or a smaller k"
+            )
+        if self.watch is not None:
+            up, down = training.ledger.bytes
+            self.watch(
+                Progress(
+                    training.round, self.run_.rounds, loss, self.metric, up, down, self.seconds
+                )
+            )
+
+    def _evaluate(self, training: Training) -> None:
+        run = self.run_
+        self.metric, test_loss = run.evaluate(training.weights)
+        up, down = training.ledger.bytes
+        self.line = {
+            "round": training.round,
+            "epoch": training.round / run.sampler.rounds_per_epoch,
+            "lr": run.rate(training.round - 1),
+            "train_loss": float(torch.stack(self.losses).mean()),
+            "test_loss": test_loss,
+            run.config.task.metric: self.metric,
+            "upload_bytes": up,
+            "download_bytes": down,
+            "seconds": self.seconds,
+        }
+        self.losses.clear()
+        self.folder.log(self.line)
+
+    def _finish(self, training: Training, status: str) -> dict[str, Any]:
+        run = self.run_
+        up, down = training.ledger.bytes
+        finished = status == "finished"
+        result = {
+            "name": self.folder.path.name,
+            "status": status,
+            "task": run.config.task.name,
+            "method": run.config.method,
+            "metric": run.config.task.metric,
+            "higher_is_better": run.config.task.higher_is_better,
+            "value": self.metric if finished else None,
+            "train_loss": self.line.get("train_loss") if finished else None,
+            "test_loss": self.line.get("test_loss") if finished else None,
+            "rounds": training.round,
+            "epochs": training.round / run.sampler.rounds_per_epoch,
+            "dim": run.model.dim,
+            "upload_bytes": up,
+            "download_bytes": down,
+            **run.compressions(up, down),
+            "seconds": self.seconds,
+            "seed": run.config.train.seed,
+            "commit": commit(),
+            "hardware": hardware(run.device),
+            "versions": versions(),
+            "config": run.config.settings,
+        }
+        self.folder.finish(result)
+        return result

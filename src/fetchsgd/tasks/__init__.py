@@ -1,0 +1,45 @@
+"""Tasks: data, model, loss and the settings that suit them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
+from fetchsgd.tasks.digits import digits
+
+TASKS: dict[str, Callable[..., Task]] = {"digits": digits}
+
+__all__ = ["TASKS", "ClientData", "Task", "cross_entropy", "find_task", "is_correct", "task_options"]
+
+
+def find_task(name: str) -> Callable[..., Task]:
+    """A task of ours by name, or a function of the user's by `package.module:function`."""
+    if name in TASKS:
+        return TASKS[name]
+    if ":" not in name:
+        near = get_close_matches(name, TASKS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(
+            f"there is no task {name!r}; {hint}known are {', '.join(TASKS)}, "
+            "and functions of your own as package.module:function"
+        )
+    module_name, function_name = name.split(":", 1)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"task {name!r}: cannot import {error.name!r}; is it on the path?") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ValueError(f"task {name!r}: {module_name} has no function {function_name!r}")
+    found: Callable[..., Task] = function
+    return found
+
+
+def task_options(function: Callable[..., Task]) -> dict[str, Any]:
+    """The options of a task with their defaults: the arguments of its function but the seed."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.name != "seed"}

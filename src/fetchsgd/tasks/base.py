@@ -1,0 +1,94 @@
+"""A task: clients with data, a model without weights of its own yet, a loss, and a way to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """All clients' examples, one client after another.
+
+    Client i owns rows offsets[i] to offsets[i + 1] of inputs and targets.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets) or self.offsets[-1] != len(self.inputs):
+            raise ValueError(
+                f"the task has {len(self.inputs)} inputs, {len(self.targets)} targets and clients "
+                f"that own {self.offsets[-1]} examples; these must be equal"
+            )
+        empty = np.flatnonzero(self.sizes <= 0)
+        if len(empty):
+            raise ValueError(f"client {empty[0]} of the task has no data; leave it out")
+
+    @classmethod
+    def from_groups(cls, inputs: Tensor, targets: Tensor, client_of: NDArray[np.int64]) -> ClientData:
+        """Group examples by the client that owns them; clients are numbered from 0."""
+        order = np.argsort(client_of, kind="stable")
+        sizes = np.bincount(client_of)
+        at = torch.from_numpy(order)
+        return cls(inputs[at], targets[at], np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def to(self, device: torch.device) -> ClientData:
+        return ClientData(self.inputs.to(device), self.targets.to(device), self.offsets)
+
+    def rows(self, cohort: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The examples of a cohort, padded to its largest client: (n, m) rows, and (n,) sizes."""
+        sizes = self.offsets[cohort + 1] - self.offsets[cohort]
+        within = np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
+        return self.offsets[cohort][:, None] + within, sizes
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the user names. `loss` gives one number per example, and must not mix examples.
+
+    model: makes the module; its initial weights must come from torch's generator, which is seeded.
+    quality: from outputs and targets to one number per example, whose mean is the metric.
+    augment: changes training inputs at random, on their device.
+    preset: settings that suit the task, by section and key; `methods` in it holds those of methods.
+    """
+
+    name: str
+    train: ClientData
+    test_inputs: Tensor
+    test_targets: Tensor
+    model: Callable[[], nn.Module]
+    loss: Loss
+    quality: Loss
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    augment: Augment | None = None
+    preset: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def cross_entropy(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def is_correct(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).float()
