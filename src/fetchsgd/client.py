@@ -68,7 +68,7 @@ class Trainer:
         """The cohort's weighted mean gradient in pieces, and its mean loss: one backward pass."""
         parameters = [view.detach().requires_grad_() for view in self.model.views(weights)]
         with torch.autocast(weights.device.type, self.compute_dtype, self._mixed):
-            outputs = self.model(parameters, cohort.inputs.flatten(0, 1))
+            outputs = self.model(parameters, as_images(cohort.inputs.flatten(0, 1)))
         losses = self.loss(outputs.float(), cohort.targets.flatten(0, 1))
         share = cohort.weights / cohort.present.sum(dim=1)
         loss = losses @ (share[:, None] * cohort.present).flatten()
@@ -133,11 +133,19 @@ class Trainer:
         with torch.autocast(weights.device.type, self.compute_dtype, self._mixed):
             outputs = self.model(self.model.views(weights), inputs)
         losses = self.loss(outputs.float(), targets)
-        return (losses * present).sum() / present.sum().clamp(min=1)
+        mean: Tensor = (losses * present).sum() / present.sum().clamp(min=1)
+        return mean
 
     @property
     def _mixed(self) -> bool:
         return self.compute_dtype != torch.float32
+
+
+def as_images(inputs: Tensor) -> Tensor:
+    """Images in the layout in which GPUs convolve faster."""
+    if inputs.is_cuda and inputs.ndim == 4:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs
 
 
 def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tensor, "n dim"]:

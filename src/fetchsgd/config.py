@@ -26,6 +26,7 @@ from fetchsgd.tasks import Task, find_task, task_options
 
 Settings = dict[str, dict[str, Any]]
 SECTIONS = ("task", "method", "train", "schedule", "local")
+SHORT_KEYS = ("method", "train", "schedule", "task", "local")  # so `epochs` is train.epochs
 NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 
@@ -90,7 +91,7 @@ def _toml_value(value: Any) -> str:
 
 
 def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
-    """`section.key=value`, or `key=value` where only one section has that key."""
+    """`section.key=value`, or `key=value` for the first of SHORT_KEYS that has that key."""
     parsed: Settings = {}
     for text in assignments:
         name, separator, value = text.partition("=")
@@ -107,12 +108,9 @@ def _locate(name: str, known: Settings) -> tuple[str, str]:
         if section not in known:
             raise UserError(f"there is no section {section!r}{_did_you_mean(section, known)}")
         return section, key
-    holders = [section for section, keys in known.items() if name in keys and name != "name"]
-    if len(holders) == 1:
-        return holders[0], name
-    if holders:
-        choices = " or ".join(f"{section}.{name}" for section in holders)
-        raise UserError(f"{name!r} is in several sections: write {choices}")
+    for section in SHORT_KEYS:
+        if name in known[section] and name != "name":
+            return section, name
     every = [key for keys in known.values() for key in keys]
     raise UserError(f"there is no setting {name!r}{_did_you_mean(name, every)}")
 
@@ -127,7 +125,9 @@ def _parse_value(text: str) -> Any:
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(word, names, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(names)))}"
+    return (
+        f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(names)))}"
+    )
 
 
 def resolve(given: Settings, assignments: Iterable[str] = ()) -> Config:
@@ -141,10 +141,15 @@ def resolve(given: Settings, assignments: Iterable[str] = ()) -> Config:
         raise UserError(f"there is no method {method!r}{_did_you_mean(method, METHODS)}")
     known = _known_settings(options, method)
     given = merge(given, parse_assignments(assignments, known))
-    seed = given.get("train", {}).get("seed", TrainSettings.seed)
+    seed = _typed("train.seed", given.get("train", {}).get("seed", TrainSettings.seed), int)
+    _require(0 <= seed < 2**63, "train.seed must be from 0 to 2^63 - 1", seed)
     task_given = {k: v for k, v in given.get("task", {}).items() if k != "name"}
     _refuse_unknown({"task": task_given}, known)
-    task = function(seed=seed, **{k: _like(f"task.{k}", v, options[k]) for k, v in task_given.items()})
+    chosen = {k: _like(f"task.{k}", v, options[k]) for k, v in task_given.items()}
+    try:
+        task = function(seed=seed, **chosen)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     layered = merge(known, _preset(task, method), given)
     _refuse_unknown(layered, known)
     layered["task"]["name"] = str(given.get("task", {}).get("name", "digits"))
@@ -249,25 +254,38 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
         return int(value)
     if wanted in (str, bool, list, dict) and isinstance(value, wanted):
         return value
-    names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", list: "a list"}
+    names = {
+        float: "a number",
+        int: "a whole number",
+        str: "a text",
+        bool: "true or false",
+        list: "a list",
+    }
     raise UserError(f"{name} must be {names.get(wanted, wanted.__name__)}, got {value!r}")
 
 
 def _check_ranges(config: Config) -> None:
     train, schedule, local = config.train, config.schedule, config.local
     _require(train.epochs > 0, "train.epochs must be above 0", train.epochs)
-    _require(train.baseline_epochs > 0, "train.baseline_epochs must be above 0", train.baseline_epochs)
+    _require(
+        train.baseline_epochs > 0, "train.baseline_epochs must be above 0", train.baseline_epochs
+    )
     _require(train.weight_decay >= 0, "train.weight_decay must be at least 0", train.weight_decay)
     _require(train.eval_every > 0, "train.eval_every must be above 0", train.eval_every)
-    _require(train.checkpoint_every >= 0, "train.checkpoint_every must be at least 0", train.checkpoint_every)
-    _require(0 <= train.seed < 2**63, "train.seed must be from 0 to 2^63 - 1", train.seed)
+    _require(
+        train.checkpoint_every >= 0,
+        "train.checkpoint_every must be at least 0",
+        train.checkpoint_every,
+    )
     clients = config.task.train.num_clients
     _require(
         1 <= train.clients_per_round <= clients,
         f"train.clients_per_round must be from 1 to the task's {clients} clients",
         train.clients_per_round,
     )
-    _require(schedule.kind in KINDS, f"schedule.kind must be one of {', '.join(KINDS)}", schedule.kind)
+    _require(
+        schedule.kind in KINDS, f"schedule.kind must be one of {', '.join(KINDS)}", schedule.kind
+    )
     _require(schedule.peak >= 0, "schedule.peak must be at least 0", schedule.peak)
     if schedule.kind == "triangular":
         inside = 0 <= schedule.pivot <= train.baseline_epochs
@@ -276,11 +294,15 @@ def _check_ranges(config: Config) -> None:
     if schedule.kind == "piecewise":
         epochs = [point[0] for point in schedule.points if len(point) == 2]
         good = len(epochs) == len(schedule.points) > 0 and epochs == sorted(epochs)
-        _require(good, "schedule.points must be pairs [epoch, rate] in order of epoch", schedule.points)
+        _require(
+            good, "schedule.points must be pairs [epoch, rate] in order of epoch", schedule.points
+        )
     _require(local.epochs >= 0, "local.epochs must be at least 0", local.epochs)
     _require(local.batch_size >= 0, "local.batch_size must be at least 0", local.batch_size)
     _require(local.clip >= 0, "local.clip must be at least 0", local.clip)
-    _require(0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay)
+    _require(
+        0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay
+    )
     if config.method == "fedavg":
         _require(local.epochs >= 1, "fedavg needs local.epochs of at least 1", local.epochs)
     if local.is_one_gradient:

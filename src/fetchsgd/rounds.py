@@ -69,7 +69,7 @@ def train_rounds(
 
 
 def subtract(weights: Float32[Tensor, " dim"], update: Update) -> Float32[Tensor, " dim"]:
-    """w - update."""
+    """W - update."""
     if isinstance(update, SparseVector):
         return weights.index_add(0, update.indices, update.values, alpha=-1)
     return weights - update

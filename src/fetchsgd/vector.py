@@ -121,7 +121,7 @@ class FlatModel:
 
     def views(self, weights: Float[Tensor, " dim"]) -> list[Tensor]:
         """The weights cut into the shapes of the parameters, sharing memory."""
-        parts = weights.split(self.sizes)
+        parts = torch.split(weights, self.sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def __call__(self, parameters: list[Tensor], inputs: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from fetchsgd.methods.base import State, Update, require_range
 from fetchsgd.sketch import CountSketch
 
-
 ONE_ROW = (
     "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and each "
     "of them subtracts the whole cell; use 'zero', or three or more rows"
@@ -48,9 +47,11 @@ class FetchSGD:
         require_range("momentum", self.momentum, 0, 1)
         if self.error_reset == "subtract" and self.rows == 1:
             warnings.warn(ONE_ROW, stacklevel=3)
-        object.__setattr__(self, "sketch", CountSketch(
-            self.dim, self.rows, self.cols, self.sketch_seed, self.block or None
-        ))
+        object.__setattr__(
+            self,
+            "sketch",
+            CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, self.block or None),
+        )
 
     @property
     def notes(self) -> list[str]:

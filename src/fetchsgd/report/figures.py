@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fetchsgd.report import text
 from fetchsgd.report.curves import metric_curve
@@ -96,6 +96,7 @@ def _curves(task: Task) -> Figure:
         )
     _quality_axis(by_round, task)
     _log_axis(by_bytes, lambda count: text.size(round(count)), crowded=50)
+    by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_round.set_xlabel("Rounds")
     by_bytes.set_xlabel("Bytes sent, both ways")
     _grid(by_bytes)

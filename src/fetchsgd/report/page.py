@@ -60,7 +60,7 @@ def _counts(runs: Sequence[Run]) -> str:
     parts = [f"<li><b>{len(runs)}</b> {'run' if len(runs) == 1 else 'runs'}</li>"]
     for status in STATUSES:
         number = sum(run.status == status for run in runs)
-        parts.append(f'<li class="{status}"><b>{number}</b> {status}</li>')
+        parts.append(f"<li><b>{number}</b> {status}</li>")
     return "".join(parts)
 
 

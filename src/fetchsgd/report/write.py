@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fetchsgd.report import text
 from fetchsgd.report.errors import ReportError
 from fetchsgd.report.page import render_page
 from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run, find_runs
@@ -25,6 +26,13 @@ class ReportSummary:
     diverged: int
     unfinished: int
 
+    def __str__(self) -> str:
+        counts = f"{self.finished} finished, {self.diverged} diverged, {self.unfinished} unfinished"
+        beside = (
+            f", and {text.count(len(self.figures), 'figure')} beside it" if self.figures else ""
+        )
+        return f"{text.count(len(self.runs), 'run')} ({counts}): {self.page}{beside}"
+
 
 def write_report(folders: Iterable[Path], out: Path, figures: bool = True) -> ReportSummary:
     """Write the report on all runs in or below `folders` to the page `out`.
@@ -42,7 +50,7 @@ def write_report(folders: Iterable[Path], out: Path, figures: bool = True) -> Re
         out.write_text(render_page(tasks, stems if figures else {}), encoding="utf-8")
         written = _write_figures(tasks, stems, out.parent) if figures else []
     except OSError as error:
-        raise ReportError(f"{out}: cannot be written ({error.strerror or error})") from error
+        raise ReportError(f"{out}: cannot be written ({error})") from error
     statuses = [run.status for run in runs]
     return ReportSummary(
         page=out,

@@ -84,9 +84,7 @@ class CohortAtWork:
         step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
         for start in range(0, len(clients), step):
             part = cohort.part(slice(start, start + step))
-            vectors, losses = self.trainer.client_vectors(
-                weights, part, self.work, rate, generator
-            )
+            vectors, losses = self.trainer.client_vectors(weights, part, self.work, rate, generator)
             loss = loss + part.weights @ losses
             if isinstance(self.method, LocalMethod):
                 chosen = torch.from_numpy(clients[start : start + step]).to(weights.device)

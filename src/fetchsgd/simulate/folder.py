@@ -1,8 +1,8 @@
 """A run folder: what a run leaves behind, and what --resume goes on from.
 
-    config.toml    every setting, resolved          metrics.jsonl   a line an evaluation
-    result.json    when the run has ended           events.*        the same for TensorBoard
-    checkpoint.safetensors
+config.toml    every setting, resolved          metrics.jsonl   a line an evaluation
+result.json    when the run has ended           events.*        the same for TensorBoard
+checkpoint.safetensors
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.client import Trainer
+from fetchsgd.client import Trainer, as_images
 from fetchsgd.config import Config
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.ledger import BYTES_PER_NUMBER, Ledger
@@ -60,8 +60,6 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(train.seed, "weights"))
             module = task.model()
-        if self.device.type == "cuda":
-            module = module.to(memory_format=torch.channels_last)
         self.model = FlatModel(module.to(self.device))
         self.method = self._make_method()
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
@@ -111,14 +109,16 @@ class Run:
         task = self.config.task
         quality = loss = weights.new_zeros((), dtype=torch.float64)
         parameters = self.model.views(weights)
-        for inputs, targets in zip(*(part.split(EVAL_BATCH) for part in self.test), strict=True):
-            outputs = self.model(parameters, inputs).float()
+        for inputs, targets in zip(*(torch.split(t, EVAL_BATCH) for t in self.test), strict=True):
+            outputs = self.model(parameters, as_images(inputs)).float()
             quality = quality + task.quality(outputs, targets).sum()
             loss = loss + task.loss(outputs, targets).sum()
         count = len(self.test[0])
         return float(quality) / count, float(loss) / count
 
-    def execute(self, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
+    def execute(
+        self, out: Path, resume: bool = False, watch: Watch | None = None
+    ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
         folder = RunFolder(out, self.config.settings, resume)
         if resume and (done := folder.result) is not None:

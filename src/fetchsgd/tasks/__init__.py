@@ -8,12 +8,21 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
+from fetchsgd.errors import UserError
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
 from fetchsgd.tasks.digits import digits
 
 TASKS: dict[str, Callable[..., Task]] = {"digits": digits}
 
-__all__ = ["TASKS", "ClientData", "Task", "cross_entropy", "find_task", "is_correct", "task_options"]
+__all__ = [
+    "TASKS",
+    "ClientData",
+    "Task",
+    "cross_entropy",
+    "find_task",
+    "is_correct",
+    "task_options",
+]
 
 
 def find_task(name: str) -> Callable[..., Task]:
@@ -23,7 +32,7 @@ def find_task(name: str) -> Callable[..., Task]:
     if ":" not in name:
         near = get_close_matches(name, TASKS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
+        raise UserError(
             f"there is no task {name!r}; {hint}known are {', '.join(TASKS)}, "
             "and functions of your own as package.module:function"
         )
@@ -31,10 +40,12 @@ def find_task(name: str) -> Callable[..., Task]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"task {name!r}: cannot import {error.name!r}; is it on the path?") from error
+        raise UserError(
+            f"task {name!r}: cannot import {error.name!r}; is it on the path?"
+        ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise ValueError(f"task {name!r}: {module_name} has no function {function_name!r}")
+        raise UserError(f"task {name!r}: {module_name} has no function {function_name!r}")
     found: Callable[..., Task] = function
     return found
 

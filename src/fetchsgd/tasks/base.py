@@ -38,7 +38,9 @@ class ClientData:
             raise ValueError(f"client {empty[0]} of the task has no data; leave it out")
 
     @classmethod
-    def from_groups(cls, inputs: Tensor, targets: Tensor, client_of: NDArray[np.int64]) -> ClientData:
+    def from_groups(
+        cls, inputs: Tensor, targets: Tensor, client_of: NDArray[np.int64]
+    ) -> ClientData:
         """Group examples by the client that owns them; clients are numbered from 0."""
         order = np.argsort(client_of, kind="stable")
         sizes = np.bincount(client_of)

@@ -6,6 +6,8 @@ has no batch norm, which fails on clients so small and so one-sided (appendix A.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from fetchsgd.randomness import numpy_generator
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
 from fetchsgd.tasks.splits import SPLITS
 
-PRESET = {
+PRESET: dict[str, dict[str, Any]] = {
     "train": {"epochs": 24.0, "baseline_epochs": 24.0, "clients_per_round": 20},
     "schedule": {"kind": "triangular", "peak": 0.05, "pivot": 5.0},
     "methods": {
@@ -33,7 +35,9 @@ def digits(seed: int = 0, examples_per_client: int = 5, split: str = "one_class"
     if split not in SPLITS:
         raise ValueError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}")
     if not 1 <= examples_per_client <= 100:
-        raise ValueError(f"task.examples_per_client must be from 1 to 100, got {examples_per_client}")
+        raise ValueError(
+            f"task.examples_per_client must be from 1 to 100, got {examples_per_client}"
+        )
     pixels, labels = load_digits(return_X_y=True)
     images = torch.from_numpy(pixels.astype(np.float32) / 8 - 1).view(-1, 1, 8, 8)
     targets = torch.from_numpy(labels.astype(np.int64))

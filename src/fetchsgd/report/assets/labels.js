@@ -39,7 +39,7 @@ function labelCost(box, spot, taken, obstacles, bounds) {
     && box.top < other.bottom && other.top < box.bottom);
   const outside = box.left < bounds.left || box.right > bounds.right
     || box.top < bounds.top || box.bottom > bounds.bottom;
-  return 2 * hidden + Math.abs(spot.dy) / 15 + 200 * overlaps + 1000 * outside;
+  return 2 * hidden + Math.abs(spot.dy) / 7 + 200 * overlaps + 1000 * outside;
 }
 
 // Points along a line of pixels, close enough that no name fits between them.

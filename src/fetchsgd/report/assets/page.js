@@ -70,7 +70,6 @@ function watchWidth(hosts, draw) {
   });
 }
 
-addEventListener("scroll", hideTip, { passive: true });
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
 document.querySelectorAll("[data-task]").forEach((section) => {
   startTask(section, data.tasks[section.dataset.task]);

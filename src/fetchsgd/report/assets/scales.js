@@ -1,7 +1,7 @@
 "use strict";
 // From numbers to pixels: scales, ticks, and the words for numbers on axes.
 
-const plain = (number) => Number(number.toPrecision(3)).toLocaleString("en");
+const plain = (number) => Number(number.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
 
 const words = {
   times: (number) => `${plain(number)}×`,

@@ -31,7 +31,7 @@ function drawScatter(host, task, kind, state) {
   const fronts = [...front.values()].filter((runs) => runs.length).map((runs) => runs.map(place));
   const named = [...front.keys()].filter((name) => front.get(name).length);
   const lines = named.map((name, i) => ({
-    method: methods.get(name), anchors: [fronts[i][fronts[i].length - 1], fronts[i][0]],
+    method: methods.get(name), anchors: [...fronts[i].slice(-1), ...fronts[i].slice(0, -1)],
   }));
   const obstacles = [...fronts.flatMap(samples), ...inView.flatMap((run) => [place(run), place(run)])];
   nameLines(root, lines, obstacles, { ...at.box, right: at.box.right + 14 });

@@ -16,6 +16,10 @@ function showTip(run, method, target) {
     html("dl", undefined, details),
   );
   tip.hidden = false;
+  placeTip(target);
+}
+
+function placeTip(target) {
   const box = target.getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = tip;
   const beside = box.right + 12 + width < innerWidth ? box.right + 12 : box.left - 12 - width;
@@ -43,6 +47,13 @@ function runGroup(run, method, strong, mark, children) {
   group.addEventListener("blur", hideTip);
   return group;
 }
+
+// While the page scrolls the tooltip stays with its run: focus may itself have scrolled the page.
+addEventListener("scroll", () => {
+  const group = document.querySelector(".run:focus, .run:hover");
+  if (group && !tip.hidden) placeTip(group.querySelector(".mark"));
+  else hideTip();
+}, { passive: true });
 
 // One tab stop a figure; from there the arrow keys lead to every run that is shown.
 function walkable(root) {

@@ -1,0 +1,307 @@
+"""Speed and memory of training rounds, as ratios within one run.
+
+    python benchmarks/rounds.py --device cpu  --out benchmarks/results/rounds-cpu.json
+    python benchmarks/rounds.py --device cuda --out benchmarks/results/rounds-cuda.json
+
+A FetchSGD round is held against an uncompressed one; a whole cohort at once against the same round
+with one client after another; memory after many rounds against memory after a few; and a federation
+of a million clients is run. Everything that is compared takes its rounds in turn. The work is the
+digits task on a CPU, and a network of ResNet9's size with random images on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import environment, medians, report
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fetchsgd.config import resolve
+from fetchsgd.methods import LocalMethod
+from fetchsgd.rounds import ClientsAtWork, Merged, train_rounds
+from fetchsgd.simulate import Run
+from fetchsgd.tasks import ClientData, Task, cross_entropy, is_correct
+
+MB = 1e6
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on a device, and what we ask of it."""
+
+    task: str
+    settings: tuple[str, ...]
+    fetchsgd: tuple[str, ...]
+    local_topk: tuple[str, ...]
+    cohort: int  # clients of the rounds that are compared with uncompressed ones
+    against_uncompressed: float
+    against_loop: float
+
+
+WORK = {
+    "cpu": Work("digits", (), (), (), 20, 1.10, 0.2),
+    "cuda": Work("rounds:resnet9", (), ("k=50000", "cols=650000"), ("k=50000",), 100, 1.05, 0.1),
+}
+LOOP_COHORT = 100
+
+
+def resnet9(seed: int = 0, clients: int = 10_000) -> Task:
+    """Random images of CIFAR's size for clients of 5; the network of the paper's size."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(5 * clients, 3, 32, 32, generator=generator)
+    labels = torch.randint(10, (5 * clients,), generator=generator)
+    data = ClientData(images, labels, np.arange(clients + 1) * 5)
+    return synthetic("resnet9", data, residual_network)
+
+
+def million(seed: int = 0, clients: int = 1_000_000) -> Task:
+    """A client is one example of 8 numbers, the same for all, so that the data takes no memory."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(1, 8, generator=generator).expand(clients, 8)
+    labels = torch.ones(1, dtype=torch.int64).expand(clients)
+    data = ClientData(inputs, labels, np.arange(clients + 1))
+    return synthetic("million", data, lambda: nn.Linear(8, 10))
+
+
+def synthetic(name: str, data: ClientData, model: Callable[[], nn.Module]) -> Task:
+    test = data.inputs[:10], data.targets[:10]
+    return Task(name, data, *test, model, cross_entropy, is_correct)
+
+
+def residual_network() -> nn.Module:
+    """ResNet9 without batch norm: 6.6 million weights."""
+    return nn.Sequential(
+        convolution(3, 64), convolution(64, 128), nn.MaxPool2d(2), Residual(128),
+        convolution(128, 256), nn.MaxPool2d(2),
+        convolution(256, 512), nn.MaxPool2d(2), Residual(512),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def convolution(before: int, after: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.ReLU())
+
+
+class Residual(nn.Module):
+    """Two convolutions that add to what they are given."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(convolution(width, width), convolution(width, width))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.inner(inputs)
+
+
+def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str, ...] = ()) -> Run:
+    """A run that lasts as long as anyone asks, with cohorts all of one size."""
+    fixed = (f"device={device}", f"clients_per_round={cohort}", "sampling=uniform", "epochs=1000",
+             "schedule.kind=constant", "schedule.peak=0.001")  # fmt: skip
+    return Run(resolve({"task": {"name": task}, "method": {"name": method}}, [*fixed, *settings]))
+
+
+def rounds_of(run: Run, clients: ClientsAtWork | None = None) -> Iterator[object]:
+    """Algorithm 1's loop, with the clients' part replaced if asked."""
+    return train_rounds(
+        run.start(), run.rounds, run.sampler.cohort, run.rate, clients or run.clients, run.method
+    )
+
+
+def timed(functions: dict[str, Iterator[object]], device: str, repeats: int) -> dict[str, float]:
+    """Median seconds of a round of each, taken in turn."""
+    steps = {name: lambda r=rounds: next(r) for name, rounds in functions.items()}
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    return medians(steps, device, repeats)
+
+
+@dataclass(frozen=True)
+class OneAfterAnother:
+    """Lines 5 to 10 of Algorithm 1 as they read: for each client its gradient, compressed, added.
+
+    This is how a careful user would write the loop: an ordinary module and ordinary autograd, the
+    weights loaded once a round, the data on the device already, and no wait for the device inside.
+    """
+
+    run: Run
+
+    def __call__(
+        self, weights: Tensor, clients: NDArray[np.int64], *_rate_round_memory: object
+    ) -> Merged:
+        method, model, data = self.run.method, self.run.model, self.run.clients.data
+        parameters = list(model.module.parameters())
+        with torch.no_grad():
+            for parameter, value in zip(parameters, model.views(weights), strict=True):
+                parameter.copy_(value)
+        total, losses = None, weights.new_zeros(())
+        for client in clients:
+            mine = slice(*data.offsets[client : client + 2])
+            loss = self.run.trainer.loss(model.module(data.inputs[mine]), data.targets[mine]).mean()
+            gradient = torch.autograd.grad(loss, parameters)
+            sent = self.compress(list(gradient))
+            total = sent if total is None else total + sent
+            losses += loss.detach()
+        assert total is not None
+        numbers = getattr(method, "numbers_up", None) or self.run.config.method_options["k"]
+        return Merged(total / len(clients), numbers * len(clients), losses / len(clients))
+
+    def compress(self, gradient: list[Tensor]) -> Tensor:
+        method = self.run.method
+        if not isinstance(method, LocalMethod):
+            return method.compress(gradient)
+        whole = torch.cat([piece.flatten() for piece in gradient])
+        chosen = whole.abs().topk(self.run.config.method_options["k"], sorted=False).indices
+        return torch.zeros_like(whole).index_copy_(0, chosen, whole[chosen])
+
+
+def methods(device: str, repeats: int) -> list[Row]:
+    """FetchSGD, and the others for information, against an uncompressed round."""
+    work = WORK[device]
+    options = {"fetchsgd": work.fetchsgd, "true_topk": work.local_topk, "uncompressed": ()}
+    runs = {
+        name: set_up(work.task, name, device, work.cohort, work.settings + own)
+        for name, own in options.items()
+    }
+    seconds = timed({name: rounds_of(run) for name, run in runs.items()}, device, repeats)
+    dim = runs["fetchsgd"].model.dim
+    return [
+        {
+            "what": f"{work.task} d={dim} n={work.cohort}: {name} / uncompressed",
+            "measured": f"{taken * 1e3:.3f} ms",
+            "ratio": taken / seconds["uncompressed"],
+            "target": work.against_uncompressed if name == "fetchsgd" else None,
+        }
+        for name, taken in seconds.items()
+    ]
+
+
+def cohorts(device: str, repeats: int) -> list[Row]:
+    """All clients at once, as a share of the time of one after another."""
+    work = WORK[device]
+    rows = []
+    for name, own, target in (
+        ("fetchsgd", work.fetchsgd, work.against_loop),
+        ("local_topk", work.local_topk, None),
+    ):
+        run = set_up(work.task, name, device, LOOP_COHORT, work.settings + own)
+        agree(run)
+        both = {"ours": rounds_of(run), "loop": rounds_of(run, OneAfterAnother(run))}
+        seconds = timed(both, device, repeats)
+        rows.append(
+            {
+                "what": f"{work.task} n={LOOP_COHORT}: {name} / one client after another",
+                "measured": f"{seconds['ours'] * 1e3:.3f} ms",
+                "ratio": seconds["ours"] / seconds["loop"],
+                "target": target,
+            }
+        )
+    return rows
+
+
+def agree(run: Run) -> None:
+    """The loop is the same computation, or the comparison says nothing."""
+    start, cohort = run.start(), run.sampler.cohort(0)
+    ours = run.clients(start.weights, cohort, run.rate(0), 0, None).mean
+    loop = OneAfterAnother(run)(start.weights, cohort).mean
+    # Top-k may choose differently among near ties, so the sums need not be equal.
+    difference = float((ours - loop).norm() / ours.norm())
+    assert difference < 1e-2, f"the loop differs from the cohort by {difference:.2g} of its length"
+
+
+def memory(device: str) -> list[Row]:
+    """Resident memory after 500 rounds beyond that after 50."""
+    work = WORK[device]
+    run = set_up(work.task, "fetchsgd", device, work.cohort, work.settings + work.fetchsgd)
+    rounds = rounds_of(run)
+    take(rounds, 50)
+    before = held(device)
+    take(rounds, 450)
+    growth = (held(device) - before) / MB
+    return [
+        {
+            "what": f"{work.task}: growth from round 50 to round 500, in MB",
+            "measured": f"{growth:.2f} MB",
+            "ratio": growth,
+            "target": 1.0,
+        }
+    ]
+
+
+def population(device: str, repeats: int) -> list[Row]:
+    """A million clients: memory for each beyond its data, and a round against one of a thousand."""
+    settings = ("k=20", "cols=40")
+    small, large = (("task.clients=1000",), ("task.clients=1000000",))
+    few = rounds_of(set_up("rounds:million", "fetchsgd", device, 100, settings + small))
+    take(few, 20)
+    before = held(device)
+    # 100 million rounds would be a thousand epochs, and the ledger has a number for each.
+    run = set_up("rounds:million", "fetchsgd", device, 100, (*settings, *large, "epochs=1"))
+    many = rounds_of(run)
+    take(many, 20)
+    each = (held(device) - before - on_device(run, device)) / run.sampler.num_clients
+    seconds = timed({"thousand": few, "million": many}, device, repeats)
+    return [
+        {
+            "what": "1,000,000 clients, n=100: a round / the same with 1,000 clients",
+            "measured": f"{seconds['million'] * 1e3:.3f} ms",
+            "ratio": seconds["million"] / seconds["thousand"],
+            "target": None,
+        },
+        {
+            "what": "1,000,000 clients: bytes a client beyond the data",
+            "measured": f"{each:.1f} B",
+            "ratio": each,
+            "target": None,
+        },
+    ]
+
+
+def on_device(run: Run, device: str) -> int:
+    """Bytes of the examples themselves: nothing where they are views of a single one."""
+    data = run.clients.data
+    return 0 if device == "cpu" else data.inputs.nbytes + data.targets.nbytes
+
+
+def take(rounds: Iterator[object], count: int) -> None:
+    for _ in islice(rounds, count):
+        pass
+
+
+def held(device: str) -> int:
+    """Bytes that the process holds, on the host and on the device."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is freed but kept would hide growth, or feign it
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    resident = pages * 4096
+    if device == "cuda":
+        torch.cuda.synchronize()
+        resident += torch.cuda.memory_allocated()
+    return resident
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--repeats", type=int, default=51)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = methods(options.device, options.repeats)
+    rows += cohorts(options.device, max(options.repeats // 3, 3))
+    rows += memory(options.device) + population(options.device, options.repeats)
+    report(rows, environment(options.device), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m fetchsgd` is `fetchsgd`."""
+
+from fetchsgd.cli import main
+
+main()

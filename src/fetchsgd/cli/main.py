@@ -1,0 +1,216 @@
+"""The commands. Exit codes: 0, 2 for a user's mistake, 3 for a run that diverged."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fetchsgd.cli.display import format_bytes, format_seconds, watching
+from fetchsgd.config import NOT_OPTIONS, Config, Settings, merge, read_toml, resolve
+from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.methods import METHODS
+from fetchsgd.simulate.run import Run
+from fetchsgd.sweep import Outcome, plan, read_sweep, run_sweep
+from fetchsgd.tasks import TASKS, task_options
+
+app = typer.Typer(
+    help="Train one model over many clients whose links are slow.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console()
+errors = Console(stderr=True)
+
+Setting = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as method.k=500; repeatable."
+    ),
+]
+
+
+@app.command()
+def train(
+    what: Annotated[
+        str, typer.Argument(metavar="TASK|FILE.toml", help="A task, or a file of settings.")
+    ],
+    method: Annotated[
+        str | None, typer.Option(help="fetchsgd unless the file says otherwise.")
+    ] = None,
+    settings: Setting = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; runs/TASK-METHOD-N by default.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+    ] = False,
+) -> None:
+    """Train one model and leave a run folder."""
+    config = resolve(_given(what, method), settings or [])
+    if resume and out is None:
+        raise UserError("--resume needs --out: which run is to go on?")
+    folder = out or _fresh_folder(config)
+    run = Run(config)
+    _introduce(run, folder)
+    with watching(console, folder.name, config.task.metric) as watch:
+        result = run.execute(folder, resume, watch)
+    _tell(result, folder)
+
+
+def _given(what: str, method: str | None) -> Settings:
+    given = read_toml(Path(what)) if what.endswith(".toml") else {"task": {"name": what}}
+    if "sweep" in given:
+        raise UserError(f"{what} is a sweep; use 'fetchsgd sweep {what} --out DIR'")
+    return merge(given, {"method": {"name": method}}) if method else given
+
+
+def _fresh_folder(config: Config) -> Path:
+    number = 1
+    task = config.task.name.replace("/", "_").replace(":", "_")
+    while (folder := Path("runs") / f"{task}-{config.method}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _introduce(run: Run, folder: Path) -> None:
+    per_round = run.sampler.per_round
+    console.print(
+        f"{run.config.task.name}: {run.sampler.num_clients:,} clients, {per_round} a round, "
+        f"{run.rounds:,} rounds, {run.model.dim:,} weights, {run.config.method} on {run.device}",
+        highlight=False,
+    )
+    for note in run.method.notes:
+        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)
+    console.print(f"run folder: {escape(str(folder))}", highlight=False, soft_wrap=True)
+
+
+def _tell(result: dict[str, Any], folder: Path) -> None:
+    def times(name: str) -> str:
+        value = result[f"{name}_compression"]
+        return "nothing sent" if value is None else f"{value:.3g}x"
+
+    console.print(
+        f"{result['metric']} {result['value']:.4f} after {result['rounds']} rounds in "
+        f"{format_seconds(result['seconds'])}; compression {times('upload')} up "
+        f"({format_bytes(result['upload_bytes'])}), {times('download')} down "
+        f"({format_bytes(result['download_bytes'])}), {times('overall')} overall",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    console.print(
+        f"results in {escape(str(folder / 'result.json'))}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.toml", help="Settings with [[sweep]] entries.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder for all run folders.")],
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+) -> None:
+    """Run a grid or a list of settings; what has ended is skipped, what was cut off goes on."""
+    _sweep(read_sweep(file), out, jobs)
+
+
+def _sweep(planned: list[Any], out: Path, jobs: int) -> None:
+    ended: list[Outcome] = []
+
+    def done(outcome: Outcome) -> None:
+        ended.append(outcome)
+        text = f"[{len(ended)}/{len(planned)}] {outcome.name}: {outcome.status}"
+        console.print(escape(text + (f" ({outcome.message})" if outcome.status == "failed" else "")),
+                      highlight=False, soft_wrap=True)  # fmt: skip
+
+    run_sweep(planned, out, jobs, lambda _: None, done)
+    failed = [outcome.name for outcome in ended if outcome.status == "failed"]
+    if failed:
+        errors.print(f"failed: {', '.join(failed)}", highlight=False)
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained page of figures and a table, and the figures as PNG and PDF."""
+    _report(folders, out)
+
+
+def _report(folders: list[Path], out: Path) -> None:
+    from fetchsgd.report import write_report
+
+    summary = write_report(folders, out)
+    console.print(f"{summary}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 2,
+) -> None:
+    """Compare all five methods on the bundled digits, in about two minutes."""
+    import tomllib
+    from importlib.resources import files
+
+    content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
+    planned = plan(content, "the demo")
+    console.print(
+        f"{len(planned)} runs on {content['task']['name']}, {jobs} side by side", highlight=False
+    )
+    _sweep(planned, out, jobs)
+    _report([out], out / "report.html")
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks and their options."""
+    table = Table("task", "what", "options", box=None)
+    for name, function in TASKS.items():
+        options = ", ".join(f"{key}={value!r}" for key, value in task_options(function).items())
+        module = sys.modules[function.__module__].__doc__ or ""
+        table.add_row(name, module.strip().splitlines()[0], options)
+    console.print(table)
+    console.print(
+        "or a function of your own: package.module:function (see examples/custom_task.py)"
+    )
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and their options."""
+    table = Table("method", "what", "options", box=None)
+    for name, kind in METHODS.items():
+        options = []
+        for field in fields(kind):
+            if field.init and field.name not in NOT_OPTIONS:
+                given = isinstance(field.default, int | float | str)
+                options.append(f"{field.name}={field.default!r}" if given else field.name)
+        module = sys.modules[kind.__module__].__doc__ or ""
+        table.add_row(name, module.strip().splitlines()[0], ", ".join(options))
+    console.print(table)
+
+
+def main() -> None:
+    """The entry point: sentences instead of tracebacks for a user's mistakes."""
+    try:
+        app(standalone_mode=True)
+    except UserError as error:
+        errors.print(f"error: {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except DivergedError as error:
+        errors.print(f"diverged: {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(3)

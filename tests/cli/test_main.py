@@ -1,0 +1,112 @@
+"""The command line as a user meets it: real processes, exit codes and sentences."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def fetchsgd(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "fetchsgd", *map(str, words)],
+        capture_output=True, text=True, cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "COLUMNS": "120"},
+    )  # fmt: skip
+
+
+def test_trains_and_tells(tmp_path):
+    done = fetchsgd("train", "tinytask:tiny", "--method", "true_topk", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "12 clients, 4 a round, 9 rounds, 75 weights, true_topk on" in done.stdout
+    assert "compression 1x up" in done.stdout
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "true_topk"
+
+
+def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        '[task]\nname = "tinytask:tiny"\n[method]\nname = "fedavg"\n'
+    )
+    for number in (1, 2):
+        assert fetchsgd("train", "run.toml", cwd=tmp_path).returncode == 0
+        assert (tmp_path / "runs" / f"tiny-fedavg-{number}" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "digit"], "error: there is no task 'digit'; did you mean 'digits'"),
+        (
+            ["train", "tinytask:tiny", "--set", "k=100"],
+            "error: method.k must be from 1 to 75, got 100",
+        ),
+        (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
+        (["train", "tinytask:tiny", "--resume"], "error: --resume needs --out"),
+        (["train"], "Missing argument"),
+        (["trian"], "No such command 'trian'"),
+        (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),
+    ],
+)
+def test_mistakes_exit_with_2_and_leave_nothing(words, message, tmp_path):
+    done = fetchsgd(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_divergence_exits_with_3(tmp_path):
+    done = fetchsgd(
+        "train",
+        "tinytask:tiny",
+        "--method",
+        "uncompressed",
+        "--set",
+        "peak=1e9",
+        "--out",
+        tmp_path / "r",
+    )
+    assert done.returncode == 3
+    assert "diverged: the loss became" in done.stderr
+
+
+def test_sweeps_and_lists(tmp_path):
+    (tmp_path / "s.toml").write_text(
+        '[task]\nname = "tinytask:tiny"\n[[sweep]]\n"method.k" = [5, 9]\n[[sweep]]\n"method.name" = "fedavg"\n'
+    )
+    done = fetchsgd("sweep", tmp_path / "s.toml", "--out", tmp_path / "out", "--jobs", 2)
+    assert done.returncode == 0, done.stderr
+    assert "[3/3]" in done.stdout
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "fetchsgd-k5", "fetchsgd-k9", "fedavg",
+    }  # fmt: skip
+    for words, expected in ((["tasks"], "digits"), (["methods"], "local_topk")):
+        assert expected in fetchsgd(*words).stdout
+
+
+@pytest.mark.parametrize(("file", "most"), [("algorithm1.py", 100), ("custom_task.py", 60)])
+def test_examples_are_short(file, most):
+    assert len((ROOT / "examples" / file).read_text().splitlines()) < most
+
+
+def test_algorithm1_by_hand_learns():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "algorithm1.py")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.strip().splitlines()[-1].split("accuracy ")[1].split(",")[0]) > 0.9
+
+
+def test_the_custom_task_of_the_examples_trains(tmp_path):
+    done = fetchsgd(
+        "train", "custom_task:sensors", "--set", "k=200", "--set", "cols=1000", "--out", tmp_path / "r",
+        cwd=ROOT / "examples",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert result["metric"] == "squared_error"
+    assert result["value"] < 5  # of a variance near 40

@@ -1,0 +1,148 @@
+"""What the methods have in common, and what tells them apart."""
+
+import warnings
+
+import pytest
+import torch
+
+from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
+from fetchsgd.rounds import subtract
+from fetchsgd.vector import SparseVector
+
+CPU = torch.device("cpu")
+
+
+def gradients(dim=200, rounds=12, seed=0):
+    return torch.randn(rounds, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def train(method, vectors, rate=0.1):
+    """Weights after each round, starting from zero."""
+    weights, state = torch.zeros(method.dim), method.init(CPU)
+    seen = []
+    for vector in vectors:
+        mean = method.compress(vector) if method.linear else vector
+        update, state = method.step(mean, state, rate)
+        weights = subtract(weights, update)
+        seen.append(weights)
+    return torch.stack(seen), state
+
+
+def momentum_sgd(vectors, rho, rate):
+    weights, velocity, seen = torch.zeros(vectors.shape[1]), torch.zeros(vectors.shape[1]), []
+    for vector in vectors:
+        velocity = rho * velocity + vector
+        weights = weights - rate * velocity
+        seen.append(weights)
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_uncompressed_is_momentum_sgd(rho):
+    for kind in (Uncompressed, FedAvg):
+        got, _ = train(kind(200, momentum=rho), gradients())
+        torch.testing.assert_close(got, momentum_sgd(gradients(), rho, 0.1))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+@pytest.mark.parametrize("position", ["inside", "outside"])
+def test_fetchsgd_with_all_of_k_and_a_wide_table_is_momentum_sgd(rho, position):
+    method = FetchSGD(
+        200, k=200, cols=4000, rows=25, momentum=rho, error_reset="subtract",
+        mask_momentum=False, lr_position=position,
+    )  # fmt: skip
+    got, state = train(method, gradients())
+    torch.testing.assert_close(got, momentum_sgd(gradients(), rho, 0.1), rtol=1e-3, atol=1e-4)
+    assert method.sketch.l2(state.error) < 1e-3
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_true_topk_with_all_of_k_is_momentum_sgd(rho):
+    got, _ = train(TrueTopK(200, k=200, momentum=rho, mask_momentum=False), gradients())
+    torch.testing.assert_close(got, momentum_sgd(gradients(), rho, 0.1))
+
+
+def test_masking_momentum_at_all_of_k_leaves_plain_sgd():
+    """Why large k does worse in appendix A.3: what is sent loses its momentum."""
+    got, _ = train(TrueTopK(200, k=200, momentum=0.9), gradients())
+    torch.testing.assert_close(got, momentum_sgd(gradients(), 0.0, 0.1))
+
+
+def test_true_topk_loses_nothing():
+    """given = sent + kept."""
+    method = TrueTopK(200, k=15, momentum=0.0)
+    got, state = train(method, gradients())
+    torch.testing.assert_close(-got[-1] + state.error, 0.1 * gradients().sum(dim=0))
+
+
+def test_fetchsgd_approximates_true_topk_without_collisions():
+    """With a table so wide that nothing collides, both send the same."""
+    vectors = gradients()
+    sketched, _ = train(FetchSGD(200, k=15, cols=100_000, rows=3, block=1), vectors)
+    exact, _ = train(TrueTopK(200, k=15), vectors)
+    torch.testing.assert_close(sketched, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_subtracting_with_three_rows_loses_nothing():
+    method = FetchSGD(200, k=15, cols=60, rows=3, momentum=0.0, error_reset="subtract")
+    got, state = train(method, gradients())
+    expected = method.sketch.sketch(0.1 * gradients().sum(dim=0) + got[-1])
+    torch.testing.assert_close(state.error, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_subtracting_with_one_row_blows_up_and_says_so():
+    with pytest.warns(UserWarning, match="error_reset = 'subtract' diverges with one row"):
+        method = FetchSGD(2000, k=600, cols=50, rows=1, error_reset="subtract")
+    assert "diverges with one row" in method.notes[0]
+    got, _ = train(method, gradients(2000, 30))
+    calm, _ = train(FetchSGD(2000, k=600, cols=50, rows=1), gradients(2000, 30))
+    assert not got[-1].norm() < 1e6
+    assert calm[-1].norm() < 1e4
+
+
+def test_zeroing_clears_what_was_sent_from_error_and_momentum():
+    method = FetchSGD(200, k=15, cols=60)
+    update, state = method.step(method.compress(gradients()[0]), method.init(CPU), 0.1)
+    touched = method.sketch.sketch(update) != 0
+    assert touched.any()
+    assert (state.error[touched] == 0).all()
+    assert (state.momentum[touched] == 0).all()
+    assert (state.error[~touched] != 0).any()
+    kept = FetchSGD(200, k=15, cols=60, mask_momentum=False)
+    _, state = kept.step(kept.compress(gradients()[0]), kept.init(CPU), 0.1)
+    assert (state.momentum[touched] != 0).all()
+
+
+def test_local_topk_keeps_each_clients_largest():
+    method = LocalTopK(6, k=2)
+    vectors = torch.tensor([[1.0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0.5]])
+    indices, values, memory = method.compress_each(vectors, None)
+    assert memory is None
+    sent = torch.zeros_like(vectors).scatter(1, indices, values)
+    assert sent.tolist() == [[0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0]]
+
+
+@pytest.mark.parametrize("kind", [FetchSGD, TrueTopK, LocalTopK])
+def test_k_must_fit_the_model(kind):
+    more = {"cols": 10} if kind is FetchSGD else {}
+    with pytest.raises(ValueError, match="method.k must be from 1 to 50, got 51"):
+        kind(50, k=51, **more)
+    with pytest.raises(ValueError, match="method.momentum must be from 0 to 1, got 1.5"):
+        kind(50, k=5, momentum=1.5, **more)
+
+
+def test_a_table_larger_than_the_model_is_allowed_with_a_note():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method = FetchSGD(50, k=5, cols=60)
+    assert "no smaller than the model (50 weights)" in method.notes[0]
+
+
+def test_updates_are_sparse_where_they_should_be():
+    update, _ = train_one(FetchSGD(200, k=15, cols=60))
+    assert isinstance(update, SparseVector)
+    assert len(update) == 15
+
+
+def train_one(method):
+    return method.step(method.compress(gradients()[0]), method.init(CPU), 0.1)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fetchsgd.report import ReportError, find_runs, load_run
+from fetchsgd.report.curves import loss_curve, metric_curve
+
+
+def edit_result(folder, **changes):
+    path = folder / "result.json"
+    result = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in result.items() if value != "absent"}))
+
+
+def test_a_finished_run(make_run):
+    run = load_run(make_run("one", options={"k": 500, "cols": 2000}, value=0.91, seed=3))
+    assert (run.name, run.status, run.method, run.task) == (
+        "one",
+        "finished",
+        "fetchsgd",
+        "cifar10",
+    )
+    assert (run.value, run.seed, run.rounds) == (0.91, 3, 2400)
+    assert run.compression["upload"] == 10
+    assert run.settings["method.k"] == 500
+    assert run.settings["local.epochs"] == 1
+    assert not {"train.seed", "task.name", "method.name"} & set(run.settings)
+    assert run.curve[-1].metric == pytest.approx(0.91)
+    assert run.curve[1].metric is None
+    assert run.curve[0].train_loss is None
+
+
+def test_an_unfinished_run_has_what_was_logged_before_the_broken_line(make_run):
+    run = load_run(make_run("going", status="unfinished", seed=2))
+    assert (run.name, run.status, run.seed, run.metric) == ("going", "unfinished", 2, "accuracy")
+    assert len(run.curve) == 20
+    assert run.rounds == run.curve[-1].round
+    assert run.value == [line.metric for line in run.curve if line.metric is not None][-1]
+    assert set(run.compression.values()) == {None}
+
+
+def test_a_run_that_has_logged_nothing_yet(make_run):
+    folder = make_run(status="unfinished")
+    (folder / "metrics.jsonl").write_text("")
+    run = load_run(folder)
+    assert (run.value, run.metric, run.rounds, run.curve) == (None, None, 0, ())
+
+
+def test_what_is_not_finite_is_unknown(make_run):
+    folder = make_run(status="diverged", value=None)
+    edit_result(folder, value=float("nan"), upload_compression=float("inf"))
+    run = load_run(folder)
+    assert run.value is None
+    assert run.compression["upload"] is None
+
+
+def test_runs_are_found_at_any_depth_and_once(make_run, tmp_path):
+    make_run("a/b/deep")
+    make_run("flat")
+    (tmp_path / "runs" / "no-metrics").mkdir()
+    (tmp_path / "runs" / "no-metrics" / "config.toml").write_text("")
+    runs = find_runs([tmp_path, tmp_path / "runs" / "flat"])
+    assert sorted(run.folder.name for run in runs) == ["deep", "flat"]
+
+
+def test_no_run_folder(tmp_path):
+    with pytest.raises(ReportError, match=r"no run folder found; .* config\.toml"):
+        find_runs([tmp_path])
+    with pytest.raises(ReportError, match="nowhere: no such folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"upload_bytes": "absent"}, r"result\.json: the field 'upload_bytes' is missing"),
+        ({"config": "absent"}, r"the field 'config' is missing"),
+        ({"value": "high"}, r"the field 'value' must be a number or null, got 'high'"),
+        ({"value": 93.0}, r"must lie in \[0, 1\], got 93"),
+        ({"seed": 1.5}, r"the field 'seed' must be a whole number, got 1\.5"),
+        ({"seconds": None}, r"the field 'seconds' must be a finite number, got None"),
+        ({"higher_is_better": 1}, r"the field 'higher_is_better' must be true or false"),
+        ({"versions": []}, r"the field 'versions' must be a table"),
+        ({"name": 7}, r"the field 'name' must be a string, got 7"),
+        ({"status": "done"}, r"'status' must be 'finished' or 'diverged', got 'done'"),
+        ({"overall_compression": 0}, r"'overall_compression' must be positive, got 0"),
+    ],
+)
+def test_a_result_that_is_wrong_names_the_field(make_run, changes, sentence):
+    folder = make_run()
+    edit_result(folder, **changes)
+    with pytest.raises(ReportError, match=sentence) as caught:
+        load_run(folder)
+    assert str(caught.value).startswith(str(folder / "result.json"))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("result.json", "{", r"result\.json: not valid JSON"),
+        ("result.json", "[1]", r"result\.json: must hold one JSON object, got list"),
+        ("metrics.jsonl", '{"round"\n{}\n', r"metrics\.jsonl, line 1: not valid JSON"),
+        ("metrics.jsonl", "3\n", r"metrics\.jsonl, line 1: must hold one JSON object, got 3"),
+        ("metrics.jsonl", '{"epoch": 1}\n', r"line 1: the field 'round' is missing"),
+    ],
+)
+def test_a_file_that_is_broken_is_named(make_run, file, text, sentence):
+    folder = make_run()
+    (folder / file).write_text(text)
+    with pytest.raises(ReportError, match=sentence):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("= 3", r"config\.toml: not valid TOML"),
+        ("[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
+        ("[task]\n[method]\nname = 'x'\n[train]", r"table 'task': the field 'name' is missing"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named(make_run, text, sentence):
+    folder = make_run(status="unfinished")
+    (folder / "config.toml").write_text(text)
+    with pytest.raises(ReportError, match=sentence):
+        load_run(folder)
+
+
+def test_thinned_curves_keep_the_end_and_the_mean(make_run):
+    run = load_run(make_run(value=0.9))
+    metric, loss = metric_curve(run, limit=4), loss_curve(run, limit=10)
+    assert len(metric.y) <= 4
+    assert metric.y[-1] == pytest.approx(0.9)
+    assert len(loss.y) == 10
+    losses = [line.train_loss for line in run.curve if line.train_loss is not None]
+    assert sum(loss.y) / 10 == pytest.approx(sum(losses) / 40)
+    assert loss.round[-1] == metric.round[-1] == 2400

@@ -1,0 +1,129 @@
+"""A cohort done at once equals one client after another, with unequal clients."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from fetchsgd.config import resolve
+from fetchsgd.simulate import Run
+
+NAME = {"task": {"name": "tinytask:tiny"}}
+COHORT = np.array([7, 2, 9, 4, 0])
+
+
+def make(method, *sets):
+    return Run(resolve({**NAME, "method": {"name": method}}, sets))
+
+
+def naive_vectors(run, weights, rate=0.1):
+    """Each client's gradient or difference by ordinary autograd on a module of its own."""
+    data, local = run.clients.data, run.config.local
+    vectors, losses = [], []
+    for client in COHORT:
+        rows = slice(data.offsets[client], data.offsets[client + 1])
+        x, y = data.inputs[rows], data.targets[rows]
+        module = copy.deepcopy(run.model.module)
+        torch.nn.utils.vector_to_parameters(weights, module.parameters())
+        decay, step, first = run.trainer.weight_decay, rate, None
+        for _ in range(max(local.epochs, 1)):
+            loss = run.trainer.loss(module(x), y).mean()
+            first = loss.detach() if first is None else first
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            flat = torch.cat([g.flatten() for g in gradients])
+            now = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+            flat = flat + decay * now
+            if local.clip:
+                flat = flat * min(1.0, local.clip / float(flat.norm()))
+            if local.epochs:
+                torch.nn.utils.vector_to_parameters(now - step * flat, module.parameters())
+                step *= local.lr_decay
+        end = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+        vectors.append(weights - end if local.epochs else flat)
+        losses.append(first)
+    return torch.stack(vectors), torch.stack(losses)
+
+
+def shares(run):
+    sizes = torch.from_numpy(run.clients.data.sizes[COHORT]).float()
+    weights = sizes if run.config.train.averaging == "examples" else torch.ones(len(sizes))
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("averaging", ["uniform", "examples"])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        ("weight_decay=0.1",),
+        ("local.clip=0.5",),
+        ("local.epochs=3", "local.lr_decay=0.5", "weight_decay=0.05"),
+        ("local.epochs=2", "local.clip=0.3"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["uncompressed", "fetchsgd", "true_topk", "local_topk"])
+def test_equals_client_by_client(method, sets, averaging):
+    run = make(method, *sets, f"averaging={averaging}")
+    weights = run.model.weights()
+    merged = run.clients(weights, COHORT, 0.1, 0, None)
+    vectors, losses = naive_vectors(run, weights)
+    if method == "local_topk":
+        kept = vectors.abs().topk(run.method.k, dim=1).indices
+        sent = torch.zeros_like(vectors).scatter(1, kept, vectors.gather(1, kept))
+        expected = shares(run) @ sent
+        assert int(merged.numbers_up) == int((sent != 0).sum())
+    else:
+        each = torch.stack([run.method.compress(v.contiguous()) for v in vectors])
+        expected = torch.tensordot(shares(run), each, dims=1)
+        assert merged.numbers_up == len(COHORT) * run.method.numbers_up
+    torch.testing.assert_close(merged.mean, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(merged.loss, shares(run) @ losses, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["local_topk", "fedavg"])
+def test_chunks_change_nothing(monkeypatch, method):
+    run = make(method)
+    weights = run.model.weights()
+    whole = run.clients(weights, COHORT, 0.1, 0, None)
+    monkeypatch.setattr("fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * 2 * run.model.dim})
+    parts = run.clients(weights, COHORT, 0.1, 0, None)
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-7)
+
+
+def test_local_batches_use_each_example_once_an_epoch():
+    """At a tiny rate all steps see the same weights, so their sum is that of all examples.
+
+    Only clients whose batches of two are all full: in a half full one an example weighs double.
+    """
+    run = make("fedavg", "local.epochs=1", "local.batch_size=2")
+    weights, data = run.model.weights(), run.clients.data
+    cohort = np.flatnonzero(data.sizes % 2 == 0)
+    assert len(set(data.sizes[cohort])) > 1
+    merged = run.clients(weights, cohort, 1e-3, 0, None)
+    total = torch.zeros_like(weights)
+    for client in cohort:
+        rows = slice(data.offsets[client], data.offsets[client + 1])
+        parameters = [v.detach().requires_grad_() for v in run.model.views(weights)]
+        losses = run.trainer.loss(run.model(parameters, data.inputs[rows]), data.targets[rows])
+        gradient = torch.autograd.grad(losses.sum() / 2, parameters)
+        total += torch.cat([g.flatten() for g in gradient]) / len(cohort)
+    torch.testing.assert_close(merged.mean / 1e-3, total, rtol=0.01, atol=0.01)
+
+
+def test_local_error_returns_what_was_not_sent():
+    """given = sent + kept, for every client and round."""
+    run = make("local_topk", "local_error=true", "k=10")
+    training = run.start()
+    weights, memory = training.weights, training.memory
+    given = torch.zeros_like(memory.error)
+    sent = torch.zeros_like(memory.error)
+    for round in range(4):
+        vectors, _ = naive_vectors(run, weights)
+        given[COHORT] += vectors
+        before = memory.error[COHORT].clone()
+        run.clients(weights, COHORT, 0.1, round, memory)
+        sent[COHORT] += before + vectors - memory.error[COHORT]
+    torch.testing.assert_close(sent + memory.error, given, rtol=1e-4, atol=1e-5)
+    assert ((memory.error[COHORT] == 0).sum(dim=1) >= 10).all()
