@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: setup
-	$(BIN)/python examples/sketch.py
+	$(BIN)/fetchsgd demo --out runs/demo
 
 test: setup
 	$(BIN)/python -m pytest

@@ -20,7 +20,7 @@ ROUNDS, CLIENTS_PER_ROUND, EXAMPLES = 300, 20, 5
 K, COLS, RHO, PEAK = 2000, 8000, 0.9, 0.05
 
 
-def make_clients(images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+def make_clients(labels: torch.Tensor) -> list[torch.Tensor]:
     """Five images of a single digit each."""
     clients = []
     for digit in range(10):
@@ -41,7 +41,7 @@ def main() -> None:
         images[599:],
         labels[599:],
     )
-    clients = make_clients(images, labels)
+    clients = make_clients(labels)
 
     torch.manual_seed(0)  # line 2: the same seed everywhere gives the same initial weights
     model = nn.Sequential(

@@ -41,9 +41,9 @@ def test_finished_runs_are_skipped_and_diverged_ones_recorded(jobs, tmp_path, mo
         {**BASE, "sweep": [{"method.name": "uncompressed", "schedule.peak": [0.1, 1e9]}]}, "t"
     )
     ended = []
-    run_sweep(planned, tmp_path, jobs, lambda _: None, ended.append)
+    run_sweep(planned, tmp_path, jobs, ended.append)
     assert {o.name: o.status for o in ended} == {
         "uncompressed-peak0.1": "finished", "uncompressed-peak1e+09": "diverged",
     }  # fmt: skip
-    again = run_sweep(planned, tmp_path, jobs, lambda _: None, lambda _: None)
+    again = run_sweep(planned, tmp_path, jobs, lambda _: None)
     assert [o.status for o in again] == ["skipped", "skipped"]

@@ -152,8 +152,9 @@ def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tens
     """Shorten each row to the given length; 0 leaves them as they are."""
     if not longest:
         return vectors
-    norms = vectors.norm(dim=1, keepdim=True)
-    return vectors * (longest / norms.clamp(min=longest))
+    norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    clipped: Tensor = vectors * (longest / norms.clamp(min=longest))
+    return clipped
 
 
 def shuffled(present: Bool[Tensor, "n m"], generator: torch.Generator) -> Tensor:

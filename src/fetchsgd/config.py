@@ -6,7 +6,7 @@
     [schedule]  the learning rate
     [local]     what a client does with its data
 
-Later layers win: our defaults, the task's preset, the task's preset for the method, the file, --set.
+Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many runs from one file: the paper's grids.
 
-A sweep file is a run file with entries [[sweep]]. Each entry sets keys, `section.key = value`; a list
-of values makes every combination with the other lists of that entry:
+A sweep file is a run file with entries [[sweep]]. Each entry sets keys, `section.key = value`; a
+list of values makes every combination with the other lists of that entry:
 
     [train]
     epochs = 24
@@ -33,7 +33,7 @@ import torch
 from fetchsgd.config import Settings, merge, read_toml, resolve, write_toml
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.simulate.checkpoint import write_atomically
-from fetchsgd.simulate.run import Run, Watch
+from fetchsgd.simulate.run import Run
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,9 @@ def run_sweep(
     planned: list[Planned],
     out: Path,
     jobs: int,
-    watch: Callable[[str], Watch | None],
     done: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Run all; `watch(name)` gives a display for a run, `done` hears how each one ended."""
+    """Run all; `done` hears how each one ended."""
     waiting, outcomes = [], []
     for run in planned:
         if (out / run.name / "result.json").exists():
@@ -118,7 +117,7 @@ def run_sweep(
         else:
             waiting.append(run)
     results = (
-        (_run_here(run, out, watch(run.name)) for run in waiting)
+        (_run_here(run, out) for run in waiting)
         if jobs == 1
         else _run_in_processes(waiting, out, jobs)
     )
@@ -128,9 +127,9 @@ def run_sweep(
     return outcomes
 
 
-def _run_here(run: Planned, out: Path, watch: Watch | None) -> Outcome:
+def _run_here(run: Planned, out: Path) -> Outcome:
     try:
-        Run(resolve(run.given)).execute(out / run.name, resume=True, watch=watch)
+        Run(resolve(run.given)).execute(out / run.name, resume=True)
     except DivergedError as error:
         return Outcome(run.name, "diverged", str(error))
     return Outcome(run.name, "finished")

@@ -76,7 +76,8 @@ def test_divergence_exits_with_3(tmp_path):
 
 def test_sweeps_and_lists(tmp_path):
     (tmp_path / "s.toml").write_text(
-        '[task]\nname = "tinytask:tiny"\n[[sweep]]\n"method.k" = [5, 9]\n[[sweep]]\n"method.name" = "fedavg"\n'
+        '[task]\nname = "tinytask:tiny"\n'
+        '[[sweep]]\n"method.k" = [5, 9]\n[[sweep]]\n"method.name" = "fedavg"\n'
     )
     done = fetchsgd("sweep", tmp_path / "s.toml", "--out", tmp_path / "out", "--jobs", 2)
     assert done.returncode == 0, done.stderr
@@ -103,8 +104,8 @@ def test_algorithm1_by_hand_learns():
 
 def test_the_custom_task_of_the_examples_trains(tmp_path):
     done = fetchsgd(
-        "train", "custom_task:sensors", "--set", "k=200", "--set", "cols=1000", "--out", tmp_path / "r",
-        cwd=ROOT / "examples",
+        "train", "custom_task:sensors", "--set", "k=200", "--set", "cols=1000",
+        "--out", tmp_path / "r", cwd=ROOT / "examples",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "r" / "result.json").read_text())

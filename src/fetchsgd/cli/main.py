@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from fetchsgd.cli.display import format_bytes, format_seconds, watching
@@ -17,7 +18,7 @@ from fetchsgd.config import NOT_OPTIONS, Config, Settings, merge, read_toml, res
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.simulate.run import Run
-from fetchsgd.sweep import Outcome, plan, read_sweep, run_sweep
+from fetchsgd.sweep import Outcome, Planned, plan, read_sweep, run_sweep
 from fetchsgd.tasks import TASKS, task_options
 
 app = typer.Typer(
@@ -82,14 +83,13 @@ def _fresh_folder(config: Config) -> Path:
 
 def _introduce(run: Run, folder: Path) -> None:
     per_round = run.sampler.per_round
-    console.print(
+    _say(
         f"{run.config.task.name}: {run.sampler.num_clients:,} clients, {per_round} a round, "
-        f"{run.rounds:,} rounds, {run.model.dim:,} weights, {run.config.method} on {run.device}",
-        highlight=False,
+        f"{run.rounds:,} rounds, {run.model.dim:,} weights, {run.config.method} on {run.device}"
     )
     for note in run.method.notes:
-        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)
-    console.print(f"run folder: {escape(str(folder))}", highlight=False, soft_wrap=True)
+        _say(f"note: {note}")
+    _say(f"run folder: {folder}")
 
 
 def _tell(result: dict[str, Any], folder: Path) -> None:
@@ -97,16 +97,13 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
         value = result[f"{name}_compression"]
         return "nothing sent" if value is None else f"{value:.3g}x"
 
-    console.print(
+    _say(
         f"{result['metric']} {result['value']:.4f} after {result['rounds']} rounds in "
         f"{format_seconds(result['seconds'])}; compression {times('upload')} up "
         f"({format_bytes(result['upload_bytes'])}), {times('download')} down "
-        f"({format_bytes(result['download_bytes'])}), {times('overall')} overall",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    console.print(
-        f"results in {escape(str(folder / 'result.json'))}", highlight=False, soft_wrap=True
+        f"({format_bytes(result['download_bytes'])}), {times('overall')} overall"
     )
+    _say(f"results in {folder / 'result.json'}")
 
 
 @app.command()
@@ -121,20 +118,28 @@ def sweep(
     _sweep(read_sweep(file), out, jobs)
 
 
-def _sweep(planned: list[Any], out: Path, jobs: int) -> None:
+def _sweep(planned: list[Planned], out: Path, jobs: int) -> None:
     ended: list[Outcome] = []
+    columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=len(planned))
 
-    def done(outcome: Outcome) -> None:
-        ended.append(outcome)
-        text = f"[{len(ended)}/{len(planned)}] {outcome.name}: {outcome.status}"
-        console.print(escape(text + (f" ({outcome.message})" if outcome.status == "failed" else "")),
-                      highlight=False, soft_wrap=True)  # fmt: skip
+        def done(outcome: Outcome) -> None:
+            ended.append(outcome)
+            text = f"[{len(ended)}/{len(planned)}] {outcome.name}: {outcome.status}"
+            why = f" ({outcome.message})" if outcome.status == "failed" else ""
+            _say(text + why)
+            bar.advance(task)
 
-    run_sweep(planned, out, jobs, lambda _: None, done)
+        run_sweep(planned, out, jobs, done)
     failed = [outcome.name for outcome in ended if outcome.status == "failed"]
     if failed:
         errors.print(f"failed: {', '.join(failed)}", highlight=False)
         raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    console.print(escape(text), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -149,10 +154,11 @@ def report(
 
 
 def _report(folders: list[Path], out: Path) -> None:
-    from fetchsgd.report import write_report
+    from fetchsgd.report import summary_table, table_text, write_report
 
     summary = write_report(folders, out)
-    console.print(f"{summary}", highlight=False, soft_wrap=True)
+    _say(table_text(summary_table(summary.runs)))
+    _say(str(summary))
 
 
 @app.command()
@@ -168,9 +174,7 @@ def demo(
 
     content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
     planned = plan(content, "the demo")
-    console.print(
-        f"{len(planned)} runs on {content['task']['name']}, {jobs} side by side", highlight=False
-    )
+    _say(f"{len(planned)} runs on {content['task']['name']}, {jobs} side by side")
     _sweep(planned, out, jobs)
     _report([out], out / "report.html")
 

@@ -13,8 +13,8 @@ from fetchsgd.methods.base import State, Update, require_range
 from fetchsgd.sketch import CountSketch
 
 ONE_ROW = (
-    "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and each "
-    "of them subtracts the whole cell; use 'zero', or three or more rows"
+    "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and "
+    "each of them subtracts the whole cell; use 'zero', or three or more rows"
 )
 
 

@@ -43,7 +43,8 @@ class RunFolder:
                 old = before.get(section, {}).get(key)
                 if old != value and (section, key) != ("train", "device"):
                     raise UserError(
-                        f"cannot resume {self.path}: {section}.{key} was {old!r} and is now {value!r}"
+                        f"cannot resume {self.path}: "
+                        f"{section}.{key} was {old!r} and is now {value!r}"
                     )
 
     @property

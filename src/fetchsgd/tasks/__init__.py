@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from fetchsgd.errors import UserError
@@ -37,6 +39,8 @@ def find_task(name: str) -> Callable[..., Task]:
             "and functions of your own as package.module:function"
         )
     module_name, function_name = name.split(":", 1)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does, so that a file beside the user is found
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
