@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.vector import SparseVector
 
 BYTES_PER_NUMBER = 4
+LANES = 64
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,23 @@ class Ledger:
             before = self.changed[update.indices]
             after = torch.where(touched, version, before)
         # Shapes stay fixed whatever is zero, so that nothing waits for the device.
-        self.changed_in.index_add_(0, before.long(), -touched.long())
+        self.changed_in.sub_(self._histogram(before, touched))
         self.changed_in[version] += touched.sum()
         if isinstance(update, Tensor):
             self.changed.copy_(after)
         else:
             self.changed[update.indices] = after.int()
+
+    def _histogram(self, versions: Int32[Tensor, " n"], counted: Bool[Tensor, " n"]) -> Tensor:
+        """How often each version occurs where `counted`.
+
+        Most coordinates often share one version, and on a GPU additions to one place wait for each
+        other: spread them over LANES places.
+        """
+        lane = torch.arange(len(versions), device=versions.device) % LANES
+        spread = torch.zeros(len(self.changed_in) * LANES, dtype=torch.int32, device=lane.device)
+        spread.index_add_(0, versions.long() * LANES + lane, counted.int())
+        return spread.view(-1, LANES).sum(dim=1)
 
     @property
     def bytes(self) -> tuple[int, int]:

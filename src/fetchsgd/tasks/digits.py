@@ -17,18 +17,18 @@ from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
 from fetchsgd.tasks.splits import SPLITS
 
 PRESET: dict[str, dict[str, Any]] = {
-    "train": {"epochs": 24.0, "baseline_epochs": 24.0, "clients_per_round": 20},
-    "schedule": {"kind": "triangular", "peak": 0.05, "pivot": 5.0},
+    "train": {"epochs": 24.0, "baseline_epochs": 24.0, "clients_per_round": 50},
+    "schedule": {"kind": "triangular", "peak": 0.03, "pivot": 5.0},
     "methods": {
-        "fetchsgd": {"k": 2000, "cols": 8000},
-        "local_topk": {"k": 2000},
+        "fetchsgd": {"k": 500, "cols": 8000},
+        "local_topk": {"k": 500},
         "true_topk": {"k": 2000},
         "fedavg": {"local": {"epochs": 2}},
     },
 }
 
 
-def digits(seed: int = 0, examples_per_client: int = 5, split: str = "one_class") -> Task:
+def digits(seed: int = 0, examples_per_client: int = 2, split: str = "one_class") -> Task:
     """A third of the images is for testing. `split` is "one_class" or "iid"."""
     from sklearn.datasets import load_digits
 

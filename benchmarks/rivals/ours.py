@@ -1,0 +1,40 @@
+"""Our simulator: `python ours.py fedavg` or `python ours.py fetchsgd`, on two threads."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import setting
+import torch
+
+from fetchsgd.config import resolve
+from fetchsgd.rounds import train_rounds
+from fetchsgd.simulate import Run
+
+
+def main(method: str) -> None:
+    torch.set_num_threads(2)
+    given = {
+        "method": {"name": method},
+        "train": {"clients_per_round": setting.COHORT, "sampling": "uniform", "device": "cpu",
+                  "epochs": 100.0},
+        "schedule": {"kind": "constant", "peak": setting.RATE},
+        "local": {"epochs": 1 if method == "fedavg" else 0},
+    }  # fmt: skip
+    run = Run(resolve(given))
+    server_rate = 1.0 if method == "fedavg" else None
+    rounds = train_rounds(
+        run.start(), setting.WARM_UP + setting.ROUNDS, run.sampler.cohort, run.rate,
+        run.clients, run.method, server_rate,
+    )  # fmt: skip
+    ends = []
+    for training, _ in rounds:
+        ends.append(time.perf_counter())
+    module = setting.network()
+    torch.nn.utils.vector_to_parameters(training.weights, module.parameters())
+    setting.print_result(f"ours, {method}", ends, module, ["fetchsgd"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
