@@ -17,7 +17,7 @@ from torch import Tensor
 from fetchsgd.vector import SparseVector
 
 BYTES_PER_NUMBER = 4
-LANES = 64
+SPREAD = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,13 @@ class Ledger:
         """How often each version occurs where `counted`.
 
         Most coordinates often share one version, and on a GPU additions to one place wait for each
-        other: spread them over LANES places.
+        other: spread them over several.
         """
-        lane = torch.arange(len(versions), device=versions.device) % LANES
-        spread = torch.zeros(len(self.changed_in) * LANES, dtype=torch.int32, device=lane.device)
-        spread.index_add_(0, versions.long() * LANES + lane, counted.int())
-        return spread.view(-1, LANES).sum(dim=1)
+        lanes = max(min(SPREAD // len(self.changed_in), 1024), 1) if versions.is_cuda else 1
+        lane = torch.arange(len(versions), device=versions.device) % lanes
+        spread = torch.zeros(len(self.changed_in) * lanes, dtype=torch.int32, device=lane.device)
+        spread.index_add_(0, versions.long() * lanes + lane, counted.int())
+        return spread.view(-1, lanes).sum(dim=1)
 
     @property
     def bytes(self) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from fetchsgd.client import Cohort, LocalWork, Trainer
 from fetchsgd.methods import LocalMethod, Memory, Method
 from fetchsgd.randomness import torch_generator
 from fetchsgd.rounds import Merged
+from fetchsgd.simulate.graph import GraphedGradient
 from fetchsgd.tasks import ClientData
 from fetchsgd.tasks.base import Augment
 
@@ -32,6 +34,13 @@ class CohortAtWork:
     averaging: str  # "uniform" (eqn 2) or "examples" (eqn 1)
     seed: int
     augment: Augment | None = None
+    graphs: bool = False  # on CUDA: record the backward pass once
+    mean_gradient: Callable[[Tensor, Cohort], tuple[list[Tensor], Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graphed = self.graphs and self.data.inputs.is_cuda
+        gradient = GraphedGradient(self.trainer) if graphed else self.trainer.mean_gradient
+        object.__setattr__(self, "mean_gradient", gradient)
 
     def __call__(
         self,
@@ -43,7 +52,7 @@ class CohortAtWork:
     ) -> Merged:
         cohort = self.gather(clients, round)
         if self.method.linear and self.work.is_one_gradient and not self.work.clip:
-            pieces, loss = self.trainer.mean_gradient(weights, cohort)
+            pieces, loss = self.mean_gradient(weights, cohort)
             sent = len(clients) * self.method.numbers_up
             return Merged(self.method.compress(pieces), sent, loss)
         return self._one_by_one(weights, clients, cohort, rate, round, memory)

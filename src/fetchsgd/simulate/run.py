@@ -66,8 +66,9 @@ class Run:
         self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype)
         data = task.train.to(self.device)
         self.clients = CohortAtWork(
-            data, self.trainer, self.method, config.local, train.averaging, train.seed, task.augment
-        )
+            data, self.trainer, self.method, config.local, train.averaging, train.seed,
+            task.augment, train.cuda_graphs,
+        )  # fmt: skip
         self.test = task.test_inputs.to(self.device), task.test_targets.to(self.device)
         self.sampler = Sampler(
             data.num_clients, train.clients_per_round, train.sampling, train.seed
