@@ -16,7 +16,7 @@ from torch import nn
 
 from fetchsgd import CountSketch
 
-ROUNDS, CLIENTS_PER_ROUND, EXAMPLES = 300, 20, 5
+ROUNDS, CLIENTS_PER_ROUND, EXAMPLES = 150, 20, 5
 K, COLS, RHO, PEAK = 2000, 8000, 0.9, 0.05
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     momentum, error = sketch.zeros(), sketch.zeros()  # line 1
     draw = np.random.default_rng(0)
     for t in range(ROUNDS):  # line 3
-        rate = PEAK * min((t + 1) / 60, (ROUNDS - t) / 240)
+        rate = PEAK * min((t + 1) / 30, (ROUNDS - t) / 120)
         merged = sketch.zeros()
         for client in draw.choice(len(clients), CLIENTS_PER_ROUND, replace=False):  # lines 4, 5
             nn.utils.vector_to_parameters(weights, parameters)  # line 6
@@ -71,7 +71,7 @@ def main() -> None:
         error[sent] = 0
         momentum[sent] = 0
         weights[update.indices] -= update.values  # line 15
-        if (t + 1) % 60 == 0:
+        if (t + 1) % 30 == 0:
             nn.utils.vector_to_parameters(weights, parameters)
             with torch.no_grad():
                 right = (model(test_images).argmax(dim=1) == test_labels).float().mean()

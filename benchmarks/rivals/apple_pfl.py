@@ -1,4 +1,7 @@
-"""Apple's pfl: its SimulatedBackend in this process, FederatedAveraging over a PyTorch model.
+"""Apple's pfl: its SimulatedBackend, FederatedAveraging over a PyTorch model.
+
+    python apple_pfl.py THREADS                                          in this process
+    python -m torch.distributed.run --nproc-per-node 2 apple_pfl.py 1    in two
 
 There is no evaluation but one before the first round, which pfl insists on and which is not timed;
 metrics are not handed to the platform, which would print them.
@@ -6,6 +9,7 @@ metrics are not handed to the platform, which would print them.
 
 from __future__ import annotations
 
+import sys
 import time
 from itertools import chain, count
 
@@ -19,6 +23,7 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops.selector import get_framework_module as get_ops
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
@@ -53,11 +58,9 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-def main() -> None:
-    torch.set_num_threads(2)
-    everyone = [
-        Dataset(raw_data=setting.client(i)) for i in range(setting.sampler().num_clients)
-    ]
+def main(threads: int) -> None:
+    torch.set_num_threads(threads)
+    everyone = [Dataset(raw_data=setting.client(i)) for i in range(setting.sampler().num_clients)]
     order = chain.from_iterable(setting.sampler().cohort(t) for t in count())
     data = FederatedDataset(everyone.__getitem__, lambda: next(order))
     module = Digits()
@@ -83,8 +86,9 @@ def main() -> None:
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    setting.print_result("pfl, fedavg", clock.ends, module.network, ["pfl"])
+    if get_ops().distributed.global_rank == 0:
+        setting.print_result("pfl, fedavg", clock.ends, module.network, ["pfl"])
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

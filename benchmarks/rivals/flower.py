@@ -18,7 +18,15 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import setting
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -104,7 +112,7 @@ def main() -> None:
     run_simulation(
         server_app,
         client_app,
-        num_supernodes=int(os.environ.get('NODES', 20)),
+        num_supernodes=setting.sampler().num_clients,
         backend_config={
             "init_args": {"num_cpus": 2, "logging_level": "error"},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -113,7 +121,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name, for what lives in __main__ travels to the actors by value, again and again.
+    # Under its own name, for what lives in __main__ travels to the actors by value each time.
     import flower
 
     flower.main()

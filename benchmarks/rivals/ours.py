@@ -12,13 +12,19 @@ from fetchsgd.config import resolve
 from fetchsgd.rounds import train_rounds
 from fetchsgd.simulate import Run
 
+METHODS = {
+    "fedavg": {"name": "fedavg"},
+    "fetchsgd": {"name": "fetchsgd", "k": 2000, "cols": 8000},
+}
+
 
 def main(method: str) -> None:
     torch.set_num_threads(2)
     given = {
-        "method": {"name": method},
+        "task": {"name": "digits", "examples_per_client": setting.EXAMPLES},
+        "method": METHODS[method],
         "train": {"clients_per_round": setting.COHORT, "sampling": "uniform", "device": "cpu",
-                  "epochs": 100.0},
+                  "epochs": 5.0},
         "schedule": {"kind": "constant", "peak": setting.RATE},
         "local": {"epochs": 1 if method == "fedavg" else 0},
     }  # fmt: skip
@@ -28,11 +34,12 @@ def main(method: str) -> None:
         run.start(), setting.WARM_UP + setting.ROUNDS, run.sampler.cohort, run.rate,
         run.clients, run.method, server_rate,
     )  # fmt: skip
-    ends = []
+    ends, weights = [], run.model.weights()
     for training, _ in rounds:
         ends.append(time.perf_counter())
+        weights = training.weights
     module = setting.network()
-    torch.nn.utils.vector_to_parameters(training.weights, module.parameters())
+    torch.nn.utils.vector_to_parameters(weights, module.parameters())
     setting.print_result(f"ours, {method}", ends, module, ["fetchsgd"])
 
 

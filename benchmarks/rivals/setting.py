@@ -17,14 +17,15 @@ from fetchsgd.tasks import Task
 from fetchsgd.tasks.digits import digits
 
 COHORT = 20  # clients a round
-RATE = 0.1  # of the one step that a client takes on its 5 examples
+EXAMPLES = 5  # of a client
+RATE = 0.1  # of the one step that a client takes on its examples
 WARM_UP = 5  # rounds that are not timed: processes start, kernels compile, caches fill
 ROUNDS = 40  # rounds that are
 
 
 @lru_cache
 def task() -> Task:
-    return digits()
+    return digits(examples_per_client=EXAMPLES)
 
 
 @lru_cache

@@ -55,7 +55,7 @@ class GraphedGradient:
     def _record(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> Recorded:
         kept_weights = weights.clone()
         kept = Cohort(*(part.clone() for part in tensors_of(cohort)))
-        # What libraries do on their first calls, such as choosing algorithms, is not to be recorded.
+        # What libraries do on their first calls, such as choosing algorithms, must stay outside.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
