@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-gpu test-slow lint format bench clean
+.PHONY: setup demo test test-gpu lint format bench bench-rivals clean
 
 setup: $(READY)
 
@@ -21,9 +21,6 @@ test: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu
 
-test-slow: setup
-	$(BIN)/python -m pytest -m slow
-
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,11 +30,25 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+RESULTS := benchmarks/results
+HAS_GPU = $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"
+
 bench: setup
-	$(BIN)/python benchmarks/sketch.py --device cpu --out benchmarks/results/sketch-cpu.json
-	$(BIN)/python -c "import torch, sys; sys.exit(not torch.cuda.is_available())" \
-		&& $(BIN)/python benchmarks/sketch.py --device cuda --out benchmarks/results/sketch-cuda.json \
-		|| echo "no GPU here: benchmarks/results/sketch-cuda.json is left as it is"
+	$(BIN)/python benchmarks/sketch.py --device cpu --out $(RESULTS)/sketch-cpu.json
+	$(BIN)/python benchmarks/rounds.py --device cpu --out $(RESULTS)/rounds-cpu.json
+	@if $(HAS_GPU); then \
+		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \
+		$(BIN)/python benchmarks/rounds.py --device cuda --out $(RESULTS)/rounds-cuda.json; \
+	else echo "no GPU here: $(RESULTS)/*-cuda.json are left as they are"; fi
+
+# Flower's simulation and pfl, in an environment of their own.
+bench-rivals: .venv-rivals/.ready
+	.venv-rivals/bin/python benchmarks/rivals/run.py --out $(RESULTS)/rivals-cpu.json
+
+.venv-rivals/.ready: pyproject.toml benchmarks/rivals/requirements.txt
+	$(PYTHON) -m venv .venv-rivals
+	.venv-rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt --editable .
+	@touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-rivals build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

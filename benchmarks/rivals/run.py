@@ -108,9 +108,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    load = round(os.getloadavg()[0], 2)
     results = measure(options.repeats)
     check_same_work(results)
-    about = environment("cpu")
+    about = environment("cpu") | {"load before": load}
     for all in results.values():
         about |= all[0]["versions"]
     report(table(results), about, options.out)

@@ -37,6 +37,11 @@ class LocalWork:
     def is_one_gradient(self) -> bool:
         return self.epochs == 0
 
+    @property
+    def is_one_step(self) -> bool:
+        """One step over all data: the difference is the rate times the gradient."""
+        return self.epochs == 1 and self.batch_size == 0
+
 
 @dataclass(frozen=True)
 class Cohort:
@@ -89,7 +94,7 @@ class Trainer:
         """Each client's gradient or difference, and its loss before any step."""
         if work.is_one_gradient:
             gradients, losses = self._gradients(weights, cohort, in_weights=None)
-            return clip_rows(gradients + self.weight_decay * weights, work.clip), losses
+            return clip_rows(self._decayed(gradients, weights), work.clip), losses
         return self._local_steps(weights, cohort, work, rate, generator)
 
     def _local_steps(
@@ -101,23 +106,26 @@ class Trainer:
         generator: torch.Generator,
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         """FedAvg's inner loop for all clients side by side: w - w_i after the local epochs."""
-        count, most = cohort.present.shape
+        most = cohort.present.shape[1]
         size = min(work.batch_size or most, most)
-        local = weights.expand(count, -1).clone()
+        local = weights  # shared until the first step, which is half the work
         first_losses: Tensor | None = None
         for _ in range(work.epochs):
             order = shuffled(cohort.present, generator) if size < most else None
             for start in range(0, most, size):
                 batch = cohort if order is None else take(cohort, order[:, start : start + size])
-                gradients, losses = self._gradients(local, batch, in_weights=0)
+                gradients, losses = self._gradients(local, batch, None if local.ndim == 1 else 0)
                 first_losses = losses if first_losses is None else first_losses
-                gradients = clip_rows(gradients + self.weight_decay * local, work.clip)
+                gradients = clip_rows(self._decayed(gradients, local), work.clip)
                 # A client that has no examples left in this epoch stands still.
                 active = batch.present.any(dim=1)
-                local = local - rate * active[:, None] * gradients
+                local = local - (rate * active)[:, None] * gradients
                 rate = rate * work.lr_decay
         assert first_losses is not None
         return weights - local, first_losses
+
+    def _decayed(self, gradients: Float32[Tensor, "n dim"], weights: Tensor) -> Tensor:
+        return gradients + self.weight_decay * weights if self.weight_decay else gradients
 
     def _gradients(
         self, weights: Tensor, cohort: Cohort, in_weights: int | None

@@ -3,7 +3,7 @@
 Bytes are counted as the paper counts them: 4 for every number that is not zero, and nothing for
 saying which. A client that was last seen at round s fetches the coordinates that changed after s.
 Instead of old weights we keep, for every coordinate, the round that changed it last, and how many
-coordinates each round changed last: a round costs O(k), plus one sum over the rounds so far.
+coordinates each round changed last: a round costs O(k), plus a few sums over the planned rounds.
 """
 
 from __future__ import annotations

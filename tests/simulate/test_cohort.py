@@ -60,6 +60,7 @@ def shares(run):
         ("local.clip=0.5",),
         ("local.epochs=3", "local.lr_decay=0.5", "weight_decay=0.05"),
         ("local.epochs=2", "local.clip=0.3"),
+        ("local.epochs=1", "weight_decay=0.1"),
     ],
     ids=str,
 )

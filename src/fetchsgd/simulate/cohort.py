@@ -51,10 +51,12 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         cohort = self.gather(clients, round)
-        if self.method.linear and self.work.is_one_gradient and not self.work.clip:
+        one_pass = self.work.is_one_gradient or self.work.is_one_step
+        if self.method.linear and one_pass and not self.work.clip:
             pieces, loss = self.mean_gradient(weights, cohort)
+            mean = self.method.compress(pieces)
             sent = len(clients) * self.method.numbers_up
-            return Merged(self.method.compress(pieces), sent, loss)
+            return Merged(mean if self.work.is_one_gradient else rate * mean, sent, loss)
         return self._one_by_one(weights, clients, cohort, rate, round, memory)
 
     def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:

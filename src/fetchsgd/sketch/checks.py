@@ -79,12 +79,12 @@ def check_table(table: Tensor, rows: int, cols: int, finite: bool) -> None:
     if table.dtype != torch.float32:
         raise TypeError(f"table must be float32, got {str(table.dtype).removeprefix('torch.')}")
     if finite:
-        _check_finite(table)
+        refuse_infinite(table, table.sum())
 
 
-def _check_finite(table: Tensor) -> None:
-    # The sum is finite only if every cell is: one pass, and one wait for the device.
-    if math.isfinite(float(table.sum())):
+def refuse_infinite(table: Tensor, total: Tensor) -> None:
+    """Refuse NaN and infinity, given the sum of all cells, which is finite only if they are."""
+    if math.isfinite(float(total)):
         return
     bad = ~torch.isfinite(table)
     if not bad.any():  # finite cells, whose sum overflowed

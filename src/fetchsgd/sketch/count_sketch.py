@@ -23,7 +23,12 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.sketch.checks import check_pieces, check_table, check_whole_number
+from fetchsgd.sketch.checks import (
+    check_pieces,
+    check_table,
+    check_whole_number,
+    refuse_infinite,
+)
 from fetchsgd.sketch.hashing import MAX_BLOCKS, MAX_COLS, BlockHash
 from fetchsgd.sketch.kernels import KERNEL_NAMES, KernelName, Kernels, make_kernels
 from fetchsgd.vector import SparseVector
@@ -134,8 +139,17 @@ class CountSketch:
         there are any.
         """
         check_whole_number("k", k, 0, self.dim)
-        kernels = self._on_table(table, check_finite)
-        return SparseVector.trusted(self.dim, *kernels.top_k(table.contiguous(), k))
+        kernels = self._on_table(table)
+        total = None
+        if check_finite and table.is_cuda:
+            # Looked at last, so that the rest does not wait for the answer.
+            total = table.sum()
+        elif check_finite:
+            refuse_infinite(table, table.sum())
+        found = kernels.top_k(table.contiguous(), k)
+        if total is not None:
+            refuse_infinite(table, total)
+        return SparseVector.trusted(self.dim, *found)
 
     def heavy_hitters(self, table: Table, tau: float) -> SparseVector:
         """All coordinates with |U(table)| >= tau * l2(table) (the paper's proof of theorem 2)."""

@@ -234,6 +234,11 @@ def _coordinate_median(sorted_rows, table, placements, b, within, middle):
 @njit(nogil=True, cache=True)
 def _read_coordinates(window, row, placements, b, block):
     """The estimates of the only row, from block b on."""
+    if block == 1:
+        for i in range(window.size):
+            packed = placements[b + i]
+            window[i] = row[packed >> 1] * np.float32(1 - 2 * (packed & 1))
+        return
     for at in range(0, window.size, block):
         packed = placements[b]
         negative = packed & 1

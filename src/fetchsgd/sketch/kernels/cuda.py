@@ -128,7 +128,7 @@ class TritonKernels:
     def candidates(
         self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
     ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        # One walk instead of two: programs append in any order, and a sort restores the right one.
+        # One walk instead of two: programs append in any order.
         indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
         values = torch.empty(capacity, dtype=torch.float32, device=self.device)
         count = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -138,8 +138,7 @@ class TritonKernels:
         found = int(count)
         if found > capacity:
             return None
-        indices, order = indices[:found].sort()
-        return indices, values[order]
+        return indices[:found], values[:found]
 
     def collect(
         self, table: Float32[Tensor, "rows cols"], threshold: float, size: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -45,7 +46,7 @@ class Collector(Protocol):
     def candidates(
         self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
     ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        """All coordinates that reach the threshold in order of index; None if above `capacity`."""
+        """All coordinates that reach the threshold, in any order; None if above `capacity`."""
         ...
 
     def collect(
@@ -67,7 +68,7 @@ def top_k(
     if found is None or len(found[0]) < k:
         exact = kernels.collect(table, _exact_threshold(kernels, table, k, float(guess)), k)
         return exact.indices, exact.values
-    return _keep_largest(*found, k)
+    return _keep_largest(*found, dim, k)
 
 
 def at_least(
@@ -84,12 +85,19 @@ def at_least(
 
 
 def _keep_largest(
-    indices: Int64[Tensor, " n"], values: Float32[Tensor, " n"], k: int
+    indices: Int64[Tensor, " n"], values: Float32[Tensor, " n"], dim: int, k: int
 ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
-    """The k of n candidates with the largest |value|; candidates come in order of index."""
-    order = values.abs().sort(descending=True, stable=True).indices
-    chosen = order[:k].sort().values
-    return indices[chosen], values[chosen]
+    """The k of n candidates with the largest |value|, in order of index."""
+    magnitudes = values.abs()
+    if dim < 1 << 32:
+        # One key says both: larger magnitudes first, then lower indices.
+        order = ((INFINITY_BITS - magnitudes.view(torch.int32)).long() << 32 | indices).argsort()
+    else:
+        by_index = indices.argsort()
+        order = by_index[magnitudes[by_index].argsort(descending=True, stable=True)]
+    chosen = order[:k]
+    kept, back = indices[chosen].sort()
+    return kept, values[chosen][back]
 
 
 def _guess_threshold(
@@ -97,15 +105,22 @@ def _guess_threshold(
 ) -> tuple[Float32[Tensor, " 1"], int]:
     """A magnitude that most likely more than k estimates reach, and a bound on how many."""
     count = min(kernels.samples, max(dim // 32, 1))
-    picks = torch.arange(count, device=table.device) * dim // count
     expected = k * count / dim
     # Four standard deviations above what k estimates would put into the sample.
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 16)
     capacity = min(dim, 2 * rank * dim // count + 1)
     if rank >= count:
         return torch.zeros(1, device=table.device), capacity
-    sampled = kernels.query(table, picks).abs()
+    sampled = kernels.query(table, _picks(count, dim, table.device)).abs()
+    if sampled.is_cuda:  # where a sort is faster than a selection
+        return sampled.sort(descending=True).values[rank - 1 : rank], capacity
     return sampled.topk(rank).values[-1:], capacity
+
+
+@lru_cache(maxsize=8)
+def _picks(count: int, dim: int, device: torch.device) -> Int64[Tensor, " count"]:
+    """Coordinates at even distances."""
+    return torch.arange(count, device=device) * dim // count
 
 
 def _exact_threshold(
