@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 import fetchsgd
+from fetchsgd.simulate.environment import commit, hardware, versions
 
 
 def medians(
@@ -48,49 +45,13 @@ def _seconds(function: Callable[[], object], device: str) -> float:
 
 def environment(device: str) -> dict[str, Any]:
     """Hardware, versions and commit."""
-    found = {
-        "hardware": torch.cuda.get_device_name() if device == "cuda" else _cpu_name(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
+    return {
+        "hardware": hardware(torch.device(device)),
+        **versions(),
         "fetchsgd": fetchsgd.__version__,
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    if device == "cuda":
-        import triton
-
-        found["triton"] = triton.__version__
-    else:
-        import numba
-
-        found["numba"] = numba.__version__
-    return found
-
-
-def commit() -> str:
-    """The commit that was measured, with "+" when files had been changed since."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        head = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
-        )
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
-        )
-    except OSError:
-        return os.environ.get("FETCHSGD_COMMIT", "unknown")
-    if head.returncode:
-        return os.environ.get("FETCHSGD_COMMIT", "unknown")
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return platform.processor()
 
 
 def report(rows: list[dict[str, Any]], about: dict[str, Any], out: Path | None) -> None:

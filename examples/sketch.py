@@ -1,4 +1,4 @@
-"""What a Count Sketch does for a federation, in one screen: `make demo`.
+"""What a Count Sketch does for a federation, in one screen.
 
 A hundred clients each hold a noisy vector of a million coordinates, with fifty large ones in
 common. Each sends a sketch that is twenty times smaller. The server adds the sketches up, and reads

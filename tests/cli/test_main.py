@@ -100,14 +100,23 @@ def test_examples_are_short(file, most):
     assert len((ROOT / "examples" / file).read_text().splitlines()) < most
 
 
-def test_algorithm1_by_hand_learns():
+def example(name):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "algorithm1.py")],
+        [sys.executable, str(ROOT / "examples" / name)],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_sketch_example_finds_all_that_is_hidden():
+    assert "found 50 of 50 large coordinates" in example("sketch.py").stdout
+
+
+def test_algorithm1_by_hand_learns():
+    done = example("algorithm1.py")
     assert float(done.stdout.strip().splitlines()[-1].split("accuracy ")[1].split(",")[0]) > 0.9
 
 
