@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from fetchsgd.errors import UserError
@@ -36,7 +38,7 @@ def test_mistakes_show_before_any_work(content, message):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_finished_runs_are_skipped_and_diverged_ones_recorded(jobs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(__import__("pathlib").Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     planned = plan(
         {**BASE, "sweep": [{"method.name": "uncompressed", "schedule.peak": [0.1, 1e9]}]}, "t"
     )

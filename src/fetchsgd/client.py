@@ -108,7 +108,7 @@ class Trainer:
         """FedAvg's inner loop for all clients side by side: w - w_i after the local epochs."""
         most = cohort.present.shape[1]
         size = min(work.batch_size or most, most)
-        local = weights  # shared until the first step, which is half the work
+        local = weights  # a step from shared weights costs half of one from many
         first_losses: Tensor | None = None
         for _ in range(work.epochs):
             order = shuffled(cohort.present, generator) if size < most else None

@@ -42,6 +42,11 @@ def test_construction(arguments, error, message):
         (torch.zeros(100, dtype=torch.int64), TypeError, "got int64"),
         ([torch.zeros(60), torch.zeros(41)], ValueError, "101 elements together, not dim=100"),
         ([torch.zeros(60), torch.zeros(40).half()], TypeError, "got float16, float32"),
+        (
+            [torch.zeros(60), torch.zeros(40, device="meta")],
+            ValueError,
+            r"different devices: \['cpu', 'meta'\]",
+        ),
         ([], TypeError, "list of tensors"),
         ([1.0, 2.0], TypeError, r"got a list of \['float'\]"),
         (SparseVector(7, torch.tensor([1]), torch.ones(1)), ValueError, "dim 7, but .* dim=100"),

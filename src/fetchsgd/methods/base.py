@@ -1,7 +1,8 @@
 """What a method decides: what a client sends, and what the server does with the mean of it.
 
-    compress(vectors) -> what each client sends     merge(...) -> their mean
-    step(mean, state, rate) -> (update, state)      the server's part; weights -= update
+    compress(vector) -> what a client sends; for linear methods also the mean of what all send
+    compress_each(vectors, memory) -> the same where every client chooses for itself
+    step(mean, state, rate) -> (update, state), the server's part; weights -= update
 
 The local work that yields the vectors (one gradient, or the difference after local steps) is the
 same for all methods and lives in client.py.
