@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fetchsgd.config import resolve, write_toml
+from fetchsgd.config import resolve
+from fetchsgd.toml_files import write_toml
 from fetchsgd.errors import UserError
 from fetchsgd.simulate import Run
 

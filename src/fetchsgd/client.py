@@ -1,19 +1,19 @@
 """A client's own work: one gradient (Algorithm 1, line 7), or several steps on its own data.
 
 Methods that are linear need only the weighted mean over the cohort, which is one backward pass.
-Others need every client's own vector; those come from torch.func, many clients at once.
+Others need every client's own vector; client_gradients.py finds those of many clients at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
+from fetchsgd.client_gradients import ClientGradients
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
 
@@ -52,6 +52,11 @@ class Cohort:
     present: Bool[Tensor, "n m"]
     weights: Float32[Tensor, " n"]  # they sum to one
 
+    @property
+    def examples(self) -> Tensor:
+        """The inputs of all clients as one batch."""
+        return as_images(self.inputs.flatten(0, 1))
+
     def part(self, chosen: slice) -> Cohort:
         return Cohort(
             self.inputs[chosen], self.targets[chosen], self.present[chosen], self.weights[chosen]
@@ -73,7 +78,7 @@ class Trainer:
         """The cohort's weighted mean gradient in pieces, and its mean loss: one backward pass."""
         parameters = [view.detach().requires_grad_() for view in self.model.views(weights)]
         with torch.autocast(weights.device.type, self.compute_dtype, self._mixed):
-            outputs = self.model(parameters, as_images(cohort.inputs.flatten(0, 1)))
+            outputs = self.model(parameters, cohort.examples)
         losses = self.loss(outputs.float(), cohort.targets.flatten(0, 1))
         share = cohort.weights / cohort.present.sum(dim=1)
         loss = losses @ (share[:, None] * cohort.present).flatten()
@@ -93,7 +98,7 @@ class Trainer:
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         """Each client's gradient or difference, and its loss before any step."""
         if work.is_one_gradient:
-            gradients, losses = self._gradients(weights, cohort, in_weights=None)
+            gradients, losses = self._gradients(weights, cohort)
             return clip_rows(self._decayed(gradients, weights), work.clip), losses
         return self._local_steps(weights, cohort, work, rate, generator)
 
@@ -114,7 +119,7 @@ class Trainer:
             order = shuffled(cohort.present, generator) if size < most else None
             for start in range(0, most, size):
                 batch = cohort if order is None else take(cohort, order[:, start : start + size])
-                gradients, losses = self._gradients(local, batch, None if local.ndim == 1 else 0)
+                gradients, losses = self._gradients(local, batch)
                 first_losses = losses if first_losses is None else first_losses
                 gradients = clip_rows(self._decayed(gradients, local), work.clip)
                 # A client that has no examples left in this epoch stands still.
@@ -127,22 +132,9 @@ class Trainer:
     def _decayed(self, gradients: Float32[Tensor, "n dim"], weights: Tensor) -> Tensor:
         return gradients + self.weight_decay * weights if self.weight_decay else gradients
 
-    def _gradients(
-        self, weights: Tensor, cohort: Cohort, in_weights: int | None
-    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
-        each: Callable[..., tuple[Tensor, Tensor]] = vmap(
-            grad_and_value(self._client_loss), (in_weights, 0, 0, 0), randomness="different"
-        )
-        return each(weights, cohort.inputs, cohort.targets, cohort.present)
-
-    def _client_loss(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, present: Tensor
-    ) -> Tensor:
-        with torch.autocast(weights.device.type, self.compute_dtype, self._mixed):
-            outputs = self.model(self.model.views(weights), inputs)
-        losses = self.loss(outputs.float(), targets)
-        mean: Tensor = (losses * present).sum() / present.sum().clamp(min=1)
-        return mean
+    @cached_property
+    def _gradients(self) -> ClientGradients:
+        return ClientGradients(self.model, self.loss, self.compute_dtype)
 
     @property
     def _mixed(self) -> bool:

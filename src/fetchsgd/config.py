@@ -1,10 +1,12 @@
-"""Settings: five sections, read from TOML and the command line, checked before any work starts.
+"""Settings: seven sections, read from TOML and the command line, checked before any work starts.
 
     [task]      name, and the options of the task
     [method]    name, and the options of the method
     [train]     how long, how many clients, which device
     [schedule]  the learning rate
     [local]     what a client does with its data
+    [upload]    how it writes what it sends
+    [download]  where weights may lie, and so how changes are written
 
 Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """
@@ -15,7 +17,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fetchsgd.client import LocalWork
@@ -23,10 +24,10 @@ from fetchsgd.errors import UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.schedule import KINDS, Schedule
 from fetchsgd.tasks import Task, find_task, task_options
+from fetchsgd.toml_files import Settings
 
-Settings = dict[str, dict[str, Any]]
-SECTIONS = ("task", "method", "train", "schedule", "local")
-SHORT_KEYS = ("method", "train", "schedule", "task", "local")  # so `epochs` is train.epochs
+SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
+SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download")  # so `epochs` is train.epochs
 NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 
@@ -49,6 +50,22 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
+class UploadSettings:
+    """The section [upload]. Below 32 bits, numbers are rounded at random so that means stay right."""
+
+    bits: Literal[32, 16, 8, 6, 4, 3, 2] = 32
+
+
+@dataclass(frozen=True)
+class DownloadSettings:
+    """The section [download]; `step` and `log` serve the grid "steps"."""
+
+    grid: Literal["float32", "float16", "bfloat16", "steps"] = "float32"
+    step: float = 0.125  # of the standard deviation of a tensor's initial weights
+    log: int = 256  # rounds; clients that stayed away for longer fetch all weights
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything about a run; `settings` is the same as nested tables, fully resolved."""
 
@@ -59,36 +76,17 @@ class Config:
     train: TrainSettings
     schedule: Schedule
     local: LocalWork
+    upload: UploadSettings
+    download: DownloadSettings
 
 
-def read_toml(path: Path) -> Settings:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
-
-
-def write_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of plain values, as they are here, in TOML."""
-    parts = []
-    for section, values in settings.items():
-        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
-        parts.append("\n".join([f"[{section}]", *lines]) + "\n")
-    return "\n".join(parts)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return repr(value)
+KINDS_OF_SECTIONS: dict[str, type] = {
+    "train": TrainSettings,
+    "schedule": Schedule,
+    "local": LocalWork,
+    "upload": UploadSettings,
+    "download": DownloadSettings,
+}
 
 
 def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
@@ -182,6 +180,8 @@ def _known_settings(options: dict[str, Any], method: str) -> Settings:
         "train": _defaults(TrainSettings),
         "schedule": _defaults(Schedule),
         "local": _defaults(LocalWork),
+        "upload": _defaults(UploadSettings),
+        "download": _defaults(DownloadSettings),
     }
 
 
@@ -210,7 +210,7 @@ def _refuse_unknown(given: Settings, known: Settings) -> None:
 
 
 def _build(settings: Settings, task: Task, method: str) -> Config:
-    for section, kind in (("train", TrainSettings), ("schedule", Schedule), ("local", LocalWork)):
+    for section, kind in KINDS_OF_SECTIONS.items():
         _check_types(section, settings[section], kind)
     options = {k: v for k, v in settings["method"].items() if k != "name"}
     missing = [key for key, value in options.items() if value is None]
@@ -225,6 +225,7 @@ def _build(settings: Settings, task: Task, method: str) -> Config:
     config = Config(
         settings, task, method, options, train,
         Schedule(**settings["schedule"]), LocalWork(**settings["local"]),
+        UploadSettings(**settings["upload"]), DownloadSettings(**settings["download"]),
     )  # fmt: skip
     _check_ranges(config)
     return config
@@ -304,6 +305,8 @@ def _check_ranges(config: Config) -> None:
     _require(
         0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay
     )
+    _require(config.download.step > 0, "download.step must be above 0", config.download.step)
+    _require(config.download.log >= 1, "download.log must be at least 1", config.download.log)
     if config.method == "fedavg":
         _require(local.epochs >= 1, "fedavg needs local.epochs of at least 1", local.epochs)
     if local.is_one_gradient:

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "split", "cohort", "augment", "local"]
-PURPOSES: tuple[Purpose, ...] = ("weights", "split", "cohort", "augment", "local")
+Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise"]
+PURPOSES: tuple[Purpose, ...] = ("weights", "split", "cohort", "augment", "local", "quantise")
 
 
 def number(seed: int, purpose: Purpose, step: int = 0) -> int:

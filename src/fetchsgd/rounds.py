@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fetchsgd.grids import Grid, Position
 from fetchsgd.ledger import Ledger
-from fetchsgd.methods import Memory, Method, State, Update
-from fetchsgd.vector import SparseVector
+from fetchsgd.methods import Memory, Method, State
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,14 @@ class Training:
     """Where a run stands after `round` rounds."""
 
     round: int
-    weights: Float32[Tensor, " dim"]
+    position: Position  # the weights, and where they are on their grid
     state: State
     ledger: Ledger
     memory: Memory | None = None  # of all clients, for methods whose clients remember
+
+    @property
+    def weights(self) -> Float32[Tensor, " dim"]:
+        return self.position.weights
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,17 @@ class Merged:
 
     mean: Tensor
     numbers_up: int | Tensor  # sent by all clients of the cohort together
+    bytes_up: float | Tensor  # the same on the wire
     loss: Float32[Tensor, ""]  # their mean loss before the round
+
+    def and_also(self, more: Merged) -> Merged:
+        """Two parts of a cohort, with shares that sum to one over both."""
+        return Merged(
+            self.mean + more.mean,
+            self.numbers_up + more.numbers_up,
+            self.bytes_up + more.bytes_up,
+            self.loss + more.loss,
+        )
 
 
 # (weights, cohort, rate, round, memory) -> merged; memory is updated in place
@@ -50,6 +63,7 @@ def train_rounds(
     rate_of: Callable[[int], float],
     clients: ClientsAtWork,
     method: Method,
+    grid: Grid,
     server_rate: float | None = None,
 ) -> Iterator[tuple[Training, Merged]]:
     """Yield the training after every round. `server_rate` replaces the rate on the server."""
@@ -57,19 +71,13 @@ def train_rounds(
         cohort = choose(t)  # line 4
         rate = rate_of(t)
         ledger = training.ledger
-        ledger.download(torch.from_numpy(cohort).to(ledger.held.device), t)  # line 6
+        ledger.download(cohort, t, training.position)  # line 6
         merged = clients(training.weights, cohort, rate, t, training.memory)  # lines 5 to 10
-        ledger.upload(merged.numbers_up)
+        ledger.upload(merged.numbers_up, merged.bytes_up)
         step = rate if server_rate is None else server_rate
-        update, state = method.step(merged.mean, training.state, step)  # lines 11 to 14
-        weights = subtract(training.weights, update)  # line 15
+        deliver = grid.deliver(training.position)
+        update, state = method.step(merged.mean, training.state, step, deliver)  # lines 11 to 14
+        position = grid.move(training.position, update)  # line 15
         ledger.update(update, t + 1)
-        training = Training(t + 1, weights, state, ledger, training.memory)
+        training = Training(t + 1, position, state, ledger, training.memory)
         yield training, merged
-
-
-def subtract(weights: Float32[Tensor, " dim"], update: Update) -> Float32[Tensor, " dim"]:
-    """W - update."""
-    if isinstance(update, SparseVector):
-        return weights.index_add(0, update.indices, update.values, alpha=-1)
-    return weights - update

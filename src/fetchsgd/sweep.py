@@ -30,10 +30,11 @@ from typing import Any
 
 import torch
 
-from fetchsgd.config import Settings, merge, read_toml, resolve, write_toml
+from fetchsgd.config import merge, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.simulate.checkpoint import write_atomically
 from fetchsgd.simulate.run import Run
+from fetchsgd.toml_files import Settings, read_toml, write_toml
 
 
 @dataclass(frozen=True)

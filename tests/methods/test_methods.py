@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
-from fetchsgd.rounds import subtract
+from fetchsgd.grids import FloatGrid
 from fetchsgd.vector import SparseVector
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ def train(method, vectors, rate=0.1):
     for vector in vectors:
         mean = method.compress(vector) if method.linear else vector
         update, state = method.step(mean, state, rate)
-        weights = subtract(weights, update)
+        weights = FloatGrid().move(FloatGrid().start(weights), update).weights
         seen.append(weights)
     return torch.stack(seen), state
 

@@ -36,17 +36,25 @@ def toml(table: dict, prefix: str = "") -> str:
     return "\n".join(lines)
 
 
-def config(method: str, options: dict, task: str, seed: int, epochs: float) -> dict:
-    return {
+def config(
+    method: str, options: dict, task: str, seed: int, epochs: float, numbers: dict | None
+) -> dict:
+    """`numbers` is how they are written, as `bits`, `grid` and `step`; None for older versions."""
+    sections = {
         "task": {"name": task, "clients": 1000},
         "method": {"name": method, **options},
         "train": {"epochs": epochs, "clients_per_round": 10, "seed": seed},
         "schedule": {"name": "triangular", "peak": 0.4},
         "local": {"epochs": 1, "batch_size": 50},
     }
+    if numbers is None:
+        return sections
+    download = {"grid": "float32", "step": 0.125, "log": 256, **numbers}
+    return {**sections, "upload": {"bits": download.pop("bits", 32)}, "download": download}
 
 
-def metrics(value: float, rounds: int, total: int, metric: str) -> list[dict]:
+def metrics(value: float, rounds: int, totals: dict[str, int], metric: str) -> list[dict]:
+    """Lines of metrics.jsonl; `totals` are the bytes in the end."""
     lines = []
     for index in range(41):
         done = index / 40
@@ -55,8 +63,7 @@ def metrics(value: float, rounds: int, total: int, metric: str) -> list[dict]:
             "epoch": 24 * done,
             "lr": 0.4 * (1 - done),
             "train_loss": None if index == 0 else 2.3 * math.exp(-3 * done) + 0.05,
-            "upload_bytes": round(done * total),
-            "download_bytes": round(done * total / 2),
+            **{name: round(done * total) for name, total in totals.items()},
             "seconds": 600 * done,
         }
         if index % 4 == 0:
@@ -76,6 +83,8 @@ def write_run(
     options: dict | None = None,
     value: float | None = 0.9,
     compression: tuple[float, float] | None = (10.0, 20.0),
+    wire: tuple[float, float] | None = (8.0, 16.0),
+    numbers: dict | None = None,
     status: str = "finished",
     task: str = "cifar10",
     metric: str = "accuracy",
@@ -83,20 +92,28 @@ def write_run(
     epochs: float = 24.0,
     folder: str | None = None,
 ) -> Path:
-    """One run folder; `compression` is upload and download, and status may be "unfinished"."""
+    """One run folder; status may be "unfinished".
+
+    `compression` and `wire` are upload and download as the paper counts and on the wire. Without
+    `wire` it is a folder of an older version.
+    """
     path = root / (folder or name)
     path.mkdir(parents=True)
-    settings = config(method, options or {}, task, seed, epochs)
-    total = 4 * DIM * BASELINE_ROUNDS * 10
-    upload, download = compression or (1.0, 1.0)
-    lines = metrics(0.1 if value is None else value, 2400, round(total / upload), metric)
+    if wire is not None:
+        numbers = numbers or {}
+    settings = config(method, options or {}, task, seed, epochs, numbers)
+    known = compression is not None
+    sent = traffic(compression or (1.0, 1.0), "", known)
+    if wire is not None:
+        sent |= traffic(wire if known else (1.0, 1.0), "wire_", known)
+    totals = {field: number for field, number in sent.items() if field.endswith("_bytes")}
+    lines = metrics(0.1 if value is None else value, 2400, totals, metric)
     text = "\n".join(map(json.dumps, lines[:20] if status == "unfinished" else lines))
     path.joinpath("config.toml").write_text(toml(settings))
     if status == "unfinished":
         path.joinpath("metrics.jsonl").write_text(text + '\n{"round": 1300, "epo')
         return path
     path.joinpath("metrics.jsonl").write_text(text + "\n")
-    known = compression is not None
     result = {
         "name": name,
         "status": status,
@@ -110,11 +127,7 @@ def write_run(
         "rounds": 2400,
         "epochs": epochs,
         "dim": DIM,
-        "upload_bytes": round(total / upload),
-        "download_bytes": round(total / download),
-        "upload_compression": upload if known else None,
-        "download_compression": download if known else None,
-        "overall_compression": 2 / (1 / upload + 1 / download) if known else None,
+        **sent,
         "seconds": 612.5,
         "seed": seed,
         "commit": "0123abc",
@@ -126,13 +139,30 @@ def write_run(
     return path
 
 
+def traffic(ratios: tuple[float, float], prefix: str, known: bool) -> dict:
+    """The fields of one count in result.json."""
+    total = 4 * DIM * BASELINE_ROUNDS * 10
+    (upload, download), overall = ratios, 2 / sum(1 / ratio for ratio in ratios)
+    by_kind = {"upload": upload, "download": download, "overall": overall}
+    return {
+        f"{prefix}upload_bytes": round(total / upload),
+        f"{prefix}download_bytes": round(total / download),
+        **{f"{prefix}{kind}_compression": by_kind[kind] if known else None for kind in by_kind},
+    }
+
+
 def write_study(root: Path) -> Path:
-    """Two tasks, five methods, several settings and epochs; one diverged, one unfinished run."""
+    """Two tasks, five methods, several settings and epochs, some with fewer bits and three seeds.
+
+    Two runs diverged, one of them a seed of three, and one is unfinished.
+    """
     for method, choices in METHODS.items():
         value, upload, download = TYPICAL[method]
         for index, options in enumerate(choices):
             for epochs in (24.0, 12.0, 6.0):
                 factor = 1.6 ** (index - 1.5) * 24 / epochs
+                up = max(24 / epochs, upload * factor) if upload > 1 else 24 / epochs
+                down = max(24 / epochs, download * factor) if download > 1 else 24 / epochs
                 loss = 0.012 * index + 0.03 * math.log2(24 / epochs) + 0.02 * (index % 2)
                 write_run(
                     root,
@@ -140,13 +170,12 @@ def write_study(root: Path) -> Path:
                     method,
                     options=options,
                     value=value - loss,
-                    compression=(
-                        max(24 / epochs, upload * factor) if upload > 1 else 24 / epochs,
-                        max(24 / epochs, download * factor) if download > 1 else 24 / epochs,
-                    ),
+                    compression=(up, down),
+                    wire=(0.95 * up, 0.7 * down),
                     epochs=epochs,
                 )
     write_run(root, "fetchsgd-other-seed", options=METHODS["fetchsgd"][0], value=0.915, seed=1)
+    write_low_bit(root)
     diverging = {"k": 500, "momentum": 0.99}
     write_run(
         root,
@@ -173,6 +202,24 @@ def write_study(root: Path) -> Path:
             task="personachat", metric="perplexity",
         )  # fmt: skip
     return root
+
+
+def write_low_bit(root: Path) -> None:
+    """FetchSGD with 8, 4 and 2 bits, three seeds each; the last seed of 2 bits diverges."""
+    for bits, value in ((8, 0.92), (4, 0.91), (2, 0.89)):
+        for seed in (0, 1, 2):
+            diverged = (bits, seed) == (2, 2)
+            write_run(
+                root,
+                f"bits{bits}-seed{seed}",
+                options=METHODS["fetchsgd"][0],
+                value=None if diverged else value + 0.002 * seed,
+                compression=None if diverged else (6.0, 15.0),
+                wire=(6.0 * 32 / bits, 40.0),
+                numbers={"bits": bits, "grid": "steps", "step": 0.25},
+                status="diverged" if diverged else "finished",
+                seed=seed,
+            )
 
 
 @pytest.fixture(scope="session")

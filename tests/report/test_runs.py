@@ -23,7 +23,9 @@ def test_a_finished_run(make_run):
         "cifar10",
     )
     assert (run.value, run.seed, run.rounds) == (0.91, 3, 2400)
-    assert run.compression["upload"] == 10
+    assert run.compression("upload", "paper") == 10
+    assert run.compression("upload", "wire") == 8
+    assert run.traffic["wire"].bytes_sent == run.curve[-1].bytes_sent["wire"]
     assert run.settings["method.k"] == 500
     assert run.settings["local.epochs"] == 1
     assert not {"train.seed", "task.name", "method.name"} & set(run.settings)
@@ -38,7 +40,9 @@ def test_an_unfinished_run_has_what_was_logged_before_the_broken_line(make_run):
     assert len(run.curve) == 20
     assert run.rounds == run.curve[-1].round
     assert run.value == [line.metric for line in run.curve if line.metric is not None][-1]
-    assert set(run.compression.values()) == {None}
+    for traffic in run.traffic.values():
+        assert set(traffic.compression.values()) == {None}
+    assert run.traffic["wire"].bytes_sent == run.curve[-1].bytes_sent["wire"] > 0
 
 
 def test_a_run_that_has_logged_nothing_yet(make_run):
@@ -53,7 +57,34 @@ def test_what_is_not_finite_is_unknown(make_run):
     edit_result(folder, value=float("nan"), upload_compression=float("inf"))
     run = load_run(folder)
     assert run.value is None
-    assert run.compression["upload"] is None
+    assert run.compression("upload", "paper") is None
+
+
+@pytest.mark.parametrize("status", ["finished", "unfinished"])
+def test_a_run_of_an_older_version_is_counted_only_as_in_the_paper(make_run, status):
+    run = load_run(make_run(wire=None, status=status))
+    assert set(run.traffic) == {"paper"}
+    assert run.compression("upload", "wire") is None
+    assert not run.can_be_drawn("overall", "wire")
+    assert set(metric_curve(run).bytes) == {"paper"}
+    assert run.settings["upload.bits"] == 32
+    assert run.settings["download.grid"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "low_bit"),
+    [
+        ({}, False),
+        ({"step": 0.5}, False),  # which only the grid "steps" looks at
+        ({"bits": 16}, True),
+        ({"bits": 2, "grid": "steps"}, True),
+        ({"grid": "bfloat16"}, True),
+    ],
+)
+def test_fewer_bits_or_another_grid_make_a_series_of_their_own(make_run, numbers, low_bit):
+    run = load_run(make_run(numbers=numbers))
+    assert run.series == ("fetchsgd", low_bit)
+    assert ("download.step" in run.settings) == (numbers.get("grid") == "steps")
 
 
 def test_runs_are_found_at_any_depth_and_once(make_run, tmp_path):
@@ -86,6 +117,8 @@ def test_no_run_folder(tmp_path):
         ({"name": 7}, r"the field 'name' must be a string, got 7"),
         ({"status": "done"}, r"'status' must be 'finished' or 'diverged', got 'done'"),
         ({"overall_compression": 0}, r"'overall_compression' must be positive, got 0"),
+        ({"wire_upload_compression": -1}, r"'wire_upload_compression' must be positive, got -1"),
+        ({"wire_download_bytes": "absent"}, r"the field 'wire_download_bytes' is missing"),
     ],
 )
 def test_a_result_that_is_wrong_names_the_field(make_run, changes, sentence):

@@ -12,6 +12,8 @@ import pytest
 from fetchsgd.report import ReportError, write_report
 from fetchsgd.report import write as writing
 
+ENDINGS = ("png", "pdf")
+
 
 class Outline(HTMLParser):
     """The tags of a page, and the text of its scripts."""
@@ -45,20 +47,21 @@ def embedded(page: str) -> dict:
 
 
 def test_the_summary_counts_every_run(report):
-    assert (report.finished, report.diverged, report.unfinished) == (52, 1, 1)
-    assert len(report.runs) == 54
+    assert (report.finished, report.diverged, report.unfinished) == (60, 2, 1)
+    assert len(report.runs) == 63
     assert report.tasks == ("cifar10", "personachat")
-    counts = "54 runs (52 finished, 1 diverged, 1 unfinished)"
-    assert str(report) == f"{counts}: {report.page}, and 16 figures beside it"
+    counts = "63 runs (60 finished, 2 diverged, 1 unfinished)"
+    assert str(report) == f"{counts}: {report.page}, and 30 figures beside it"
 
 
 def test_each_task_has_its_figures(report):
     names = {path.name for path in report.figures}
+    kinds = ("upload", "download", "overall")
+    figures = (*kinds, *(f"{kind}-paper" for kind in kinds), "curves")
+    # Low-bit runs, to be compared with the others, are in one of the tasks only.
+    stems = [f"report-{task}-{figure}" for task in ("cifar10", "personachat") for figure in figures]
     assert names == {
-        f"report-{task}-{figure}.{ending}"
-        for task in ("cifar10", "personachat")
-        for figure in ("upload", "download", "overall", "curves")
-        for ending in ("png", "pdf")
+        f"{stem}.{ending}" for stem in (*stems, "report-cifar10-frontiers") for ending in ENDINGS
     }
     for path in report.figures:
         start = b"\x89PNG" if path.suffix == ".png" else b"%PDF"
@@ -71,7 +74,7 @@ def test_the_page_loads_nothing(page):
     assert not {tag for tag, _ in tags} & {"link", "img", "iframe", "object", "embed", "base"}
     assert not [attrs for _, attrs in tags if "src" in attrs or "srcset" in attrs]
     assert all(
-        re.fullmatch(r"report-[a-z0-9]+-[a-z]+\.(png|pdf)", attrs["href"])
+        re.fullmatch(r"report-[a-z0-9]+-[a-z]+(-paper)?\.(png|pdf)", attrs["href"])
         for _, attrs in tags
         if "href" in attrs
     )
@@ -91,16 +94,16 @@ def test_names_cannot_become_tags(page):
 
 def test_the_page_has_every_run_in_data_and_table(page):
     tasks = embedded(page)["tasks"]
-    assert [len(task["runs"]) for task in tasks] == [52, 2]
+    assert [len(task["runs"]) for task in tasks] == [61, 2]
     rows = page.count("<tr class=")
-    assert rows == 54
+    assert rows == 63
     assert "still-going (unfinished)" in page
     assert "exploded (diverged)" in page
     assert [task["higherIsBetter"] for task in tasks] == [True, False]
 
 
 def test_the_header_says_where_the_runs_come_from(page):
-    for words in ("<b>52</b> finished", "NVIDIA H100", "0123abc", "torch 2.13.0"):
+    for words in ("<b>60</b> finished", "NVIDIA H100", "0123abc", "torch 2.13.0"):
         assert words in page
     assert "relative to uncompressed SGD at the baseline’s number of rounds" in page
 
@@ -120,7 +123,36 @@ def test_a_report_without_any_finished_run(make_run, tmp_path):
     (make_run("new", status="unfinished") / "metrics.jsonl").write_text("")
     summary = write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert (summary.finished, summary.diverged, summary.unfinished) == (0, 1, 1)
+    assert len(summary.figures) == 14
+
+
+def test_every_link_leads_to_a_figure_that_was_written(report, page):
+    links = [attrs["href"] for _, attrs in Outline(page).tags if "href" in attrs]
+    assert sorted(links) == sorted(path.name for path in report.figures)
+
+
+def test_runs_of_an_older_version_are_shown_as_the_paper_counts(make_run, tmp_path):
+    make_run("old", wire=None)
+    summary = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    page = summary.page.read_text(encoding="utf-8")
+    (task,) = embedded(page)["tasks"]
     assert len(summary.figures) == 8
+    assert (task["count"], list(task["counted"])) == ("paper", ["paper"])
+    assert "On the wire" not in page
+    assert "How bytes are counted" not in page
+
+
+def test_runs_of_both_versions_stand_on_one_page(make_run, tmp_path):
+    make_run("old", options={"k": 5}, wire=None)
+    make_run("new")
+    summary = write_report([tmp_path / "runs"], tmp_path / "report.html", figures=False)
+    page = summary.page.read_text(encoding="utf-8")
+    (task,) = embedded(page)["tasks"]
+    points = {group["name"]: group["points"] for group in task["groups"]}
+    assert points["old"]["wire"] == {}
+    assert set(points["old"]["paper"]) == set(points["new"]["wire"])
+    assert task["count"] == "paper"
+    assert "not counted on the wire, and can be seen only as the paper counts: old" in page
 
 
 def test_unknown_methods_and_awkward_task_names(make_run, tmp_path):

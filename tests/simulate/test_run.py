@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fetchsgd.config import read_toml, resolve
+from fetchsgd.config import resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.simulate import Run
 from fetchsgd.simulate import checkpoint as checkpoints
+from fetchsgd.toml_files import read_toml
 
 TESTS = str(Path(__file__).parents[1])
 METHODS = ["fetchsgd", "true_topk", "local_topk", "fedavg", "uncompressed"]
@@ -143,7 +144,9 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
     ):
         run.execute(tmp_path / "run")
     monkeypatch.undo()
-    training, _ = checkpoints.load_checkpoint(tmp_path / "run", torch.device("cpu"))
+    training, _ = checkpoints.load_checkpoint(
+        tmp_path / "run", run.downloads(), torch.device("cpu")
+    )
     assert training.round >= 2
     assert not list((tmp_path / "run").glob("*.partial"))
     make("fetchsgd", "checkpoint_every=2").execute(tmp_path / "run", resume=True)

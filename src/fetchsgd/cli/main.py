@@ -13,13 +13,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
+from fetchsgd.budget import choose, parse_budget
 from fetchsgd.cli.display import format_bytes, format_seconds, watching
-from fetchsgd.config import NOT_OPTIONS, Config, Settings, merge, read_toml, resolve
+from fetchsgd.config import NOT_OPTIONS, Config, merge, parse_assignments, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.simulate.run import Run
 from fetchsgd.sweep import Outcome, Planned, plan, read_sweep, run_sweep
 from fetchsgd.tasks import TASKS, task_options
+from fetchsgd.toml_files import Settings, read_toml
 
 app = typer.Typer(
     help="Train one model over many clients whose links are slow.",
@@ -47,6 +49,12 @@ def train(
         str | None, typer.Option(help="fetchsgd unless the file says otherwise.")
     ] = None,
     settings: Setting = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="100x|BYTES", help="What a client may send a round; chooses cols and bits."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/TASK-METHOD-N by default.")
     ] = None,
@@ -55,7 +63,10 @@ def train(
     ] = False,
 ) -> None:
     """Train one model and leave a run folder."""
-    config = resolve(_given(what, method), settings or [])
+    given, assignments = _given(what, method), settings or []
+    config = resolve(given, assignments)
+    if budget is not None:
+        config = _within(budget, config, given, assignments)
     if resume and out is None:
         raise UserError("--resume needs --out: which run is to go on?")
     folder = out or _fresh_folder(config)
@@ -64,6 +75,21 @@ def train(
     with watching(console, folder.name, config.task.metric) as watch:
         result = run.execute(folder, resume, watch)
     _tell(result, folder)
+
+
+def _within(budget: str, config: Config, given: Settings, assignments: list[str]) -> Config:
+    """The same settings but for those that a budget decides."""
+    dim = sum(parameter.numel() for parameter in config.task.model().parameters())
+    bytes = parse_budget(budget, dim)
+    chosen = choose(config.method, dim, bytes, config.method_options.get("rows", 1))
+    names = [f"{section}.{key}={v}" for section, keys in chosen.items() for key, v in keys.items()]
+    own = merge(given, parse_assignments(assignments, config.settings))
+    for section, keys in chosen.items():
+        for key in keys:
+            if key in own.get(section, {}):
+                raise UserError(f"--budget chooses {section}.{key}: leave one of the two out")
+    _say(f"budget of {bytes:,} bytes ({4 * dim / bytes:.3g}x): {', '.join(names)}")
+    return resolve(given, [*assignments, *names])
 
 
 def _given(what: str, method: str | None) -> Settings:
@@ -99,10 +125,14 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
 
     _say(
         f"{result['metric']} {result['value']:.4f} after {result['rounds']} rounds in "
-        f"{format_seconds(result['seconds'])}; compression {times('upload')} up "
-        f"({format_bytes(result['upload_bytes'])}), {times('download')} down "
-        f"({format_bytes(result['download_bytes'])}), {times('overall')} overall"
+        f"{format_seconds(result['seconds'])}"
     )
+    for count, prefix in (("on the wire", "wire_"), ("as the paper counts", "")):
+        _say(
+            f"{count}: {times(f'{prefix}upload')} up "
+            f"({format_bytes(result[f'{prefix}upload_bytes'])}), {times(f'{prefix}download')} down "
+            f"({format_bytes(result[f'{prefix}download_bytes'])}), {times(f'{prefix}overall')} overall"
+        )
     _say(f"results in {folder / 'result.json'}")
 
 

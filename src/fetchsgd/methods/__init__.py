@@ -1,6 +1,7 @@
 """The five methods of section 5, a file each."""
 
-from fetchsgd.methods.base import LocalMethod, Memory, Method, State, Update
+from fetchsgd.grids import Update
+from fetchsgd.methods.base import LocalMethod, Memory, Method, State
 from fetchsgd.methods.fedavg import FedAvg
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.local_topk import LocalTopK

@@ -2,7 +2,10 @@
 
     compress(vector) -> what a client sends; for linear methods also the mean of what all send
     compress_each(vectors, memory) -> the same where every client chooses for itself
-    step(mean, state, rate) -> (update, state), the server's part; weights -= update
+    step(mean, state, rate, deliver) -> (update, state), the server's part; weights -= update
+
+Where weights lie on a grid, `deliver` turns what a method wants to send into what is sent; what is
+left of it stays in the error.
 
 The local work that yields the vectors (one gradient, or the difference after local steps) is the
 same for all methods and lives in client.py.
@@ -16,9 +19,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.vector import SparseVector
-
-Update = SparseVector | Float32[Tensor, " dim"]
+from fetchsgd.grids import Deliver, Update, exactly
 
 
 class State(NamedTuple):
@@ -50,7 +51,7 @@ class Method(Protocol):
     def init(self, device: torch.device) -> State: ...
 
     def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
-        """One vector, whole or in pieces, compressed."""
+        """One vector, whole or in pieces, compressed; or many, as the rows of one tensor."""
         ...
 
     @property
@@ -58,7 +59,9 @@ class Method(Protocol):
         """How many numbers one client sends."""
         ...
 
-    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]: ...
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]: ...
 
 
 @runtime_checkable
@@ -81,6 +84,19 @@ def nothing(device: torch.device) -> Float32[Tensor, " 0"]:
 def flatten(vectors: Tensor | list[Tensor]) -> Tensor:
     """Pieces of one vector as the vector."""
     return torch.cat([v.flatten() for v in vectors]) if isinstance(vectors, list) else vectors
+
+
+def deliver_dense(
+    wanted: Float32[Tensor, " dim"], error: Tensor, deliver: Deliver
+) -> tuple[Float32[Tensor, " dim"], Tensor]:
+    """For methods that keep no error of their own: what is sent, and what the grid leaves over."""
+    if deliver is exactly:
+        return wanted, error
+    if len(error):
+        wanted = wanted + error
+    sent = deliver(wanted)
+    assert isinstance(sent, Tensor)
+    return sent, wanted - sent
 
 
 def require_range(name: str, value: float, low: float, high: float) -> None:

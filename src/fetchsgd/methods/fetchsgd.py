@@ -9,8 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fetchsgd.methods.base import State, Update, require_range
+from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import State, require_range
 from fetchsgd.sketch import CountSketch
+from fetchsgd.vector import SparseVector
 
 ONE_ROW = (
     "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and "
@@ -73,17 +75,37 @@ class FetchSGD:
     def numbers_up(self) -> int:
         return self.sketch.num_cells
 
-    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]:
-        sketch = self.sketch
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]:
         inside, outside = (rate, 1.0) if self.lr_position == "inside" else (1.0, rate)
         momentum = self.momentum * state.momentum + mean  # line 11
         error = inside * momentum + state.error  # line 12
-        update = sketch.top_k(error, self.k, check_finite=False)  # line 13
-        sent = sketch.sketch(update)
+        found = self.sketch.top_k(error, self.k, check_finite=False)  # line 13
+        update = deliver(found * outside)
+        assert isinstance(update, SparseVector)
+        if deliver is exactly:
+            sent, left = self.sketch.sketch(found), error.new_zeros(())
+        else:
+            given = update * (1 / outside) if outside else found
+            sent, left = self.sketch.sketch(given), self._left(found, given)
         if self.error_reset == "zero":  # line 14
-            error = error.masked_fill(sent != 0, 0)
+            error = torch.where(sent != 0, left, error)
         else:
             error = error - sent
         if self.mask_momentum:
             momentum = momentum.masked_fill(sent != 0, 0)
-        return update * outside, State(momentum, error)
+        return update, State(momentum, error)
+
+    def _left(self, found: SparseVector, given: SparseVector) -> Tensor:
+        """What rounding leaves in the cells that are cleared.
+
+        With one row the coordinates of a cell have all found the same, so they share one remainder:
+        it must return to the cell once, not as often as it was found.
+        """
+        rest, signs = found.values - given.values, found.values.sign()
+        left = self.sketch.sketch(SparseVector.trusted(found.dim, found.indices, rest))
+        if self.rows > 1:
+            return left
+        times = self.sketch.sketch(SparseVector.trusted(found.dim, found.indices, signs)).abs()
+        return left / times.clamp(min=1)

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.methods.base import Memory, State, Update, nothing, require_range
+from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import Memory, State, deliver_dense, nothing, require_range
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,16 @@ class LocalTopK:
         error = momentum
         if memory is not None and self.local_error:
             error = memory.error + momentum
-        indices = error.abs().topk(self.k, dim=1, sorted=False).indices
+        # In order of index, as they are written.
+        indices = error.abs().topk(self.k, dim=1, sorted=False).indices.sort(dim=1).values
         values = error.gather(1, indices)
         if memory is not None:
             memory = Memory(momentum.scatter(1, indices, 0), error.scatter(1, indices, 0))
         return indices, values, memory
 
-    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]:
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]:
         momentum = self.momentum * state.momentum + mean
-        return rate * momentum, State(momentum, state.error)
+        sent, error = deliver_dense(rate * momentum, state.error, deliver)
+        return sent, State(momentum, error)

@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fetchsgd.methods.base import State, Update, flatten, require_range
+from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import State, flatten, require_range
 from fetchsgd.vector import SparseVector
 
 
@@ -44,12 +45,17 @@ class TrueTopK:
     def numbers_up(self) -> int:
         return self.dim
 
-    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]:
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]:
         momentum = self.momentum * state.momentum + mean
         error = rate * momentum + state.error
         indices = error.abs().topk(self.k, sorted=False).indices.sort().values
-        update = SparseVector.trusted(len(error), indices, error[indices])
-        error = error.index_fill(0, indices, 0)
+        wanted = SparseVector.trusted(len(error), indices, error[indices])
+        update = deliver(wanted)
+        assert isinstance(update, SparseVector)
+        error = error.index_put((indices,), wanted.values - update.values)
         if self.mask_momentum:
-            momentum = momentum.index_fill(0, indices, 0)
+            kept = torch.where(update.values == 0, momentum[indices], 0)
+            momentum = momentum.index_put((indices,), kept)
         return update, State(momentum, error)

@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fetchsgd.methods.base import State, Update, flatten, nothing, require_range
+from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import State, deliver_dense, flatten, nothing, require_range
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Uncompressed:
     def numbers_up(self) -> int:
         return self.dim
 
-    def step(self, mean: Tensor, state: State, rate: float) -> tuple[Update, State]:
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]:
         momentum = self.momentum * state.momentum + mean
-        return rate * momentum, State(momentum, state.error)
+        sent, error = deliver_dense(rate * momentum, state.error, deliver)
+        return sent, State(momentum, error)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fetchsgd.report.runs import Measurement, Run
+from fetchsgd.report.traffic import COUNTS
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class Curve:
 
     round: list[int]
     epoch: list[float]
-    bytes: list[int]
+    bytes: dict[str, list[int | None]]  # by count, without a count that the run does not know
     y: list[float]
 
 
@@ -40,6 +41,10 @@ def _curve(points: Sequence[tuple[Measurement, float]]) -> Curve:
     return Curve(
         round=[line.round for line in lines],
         epoch=[line.epoch for line in lines],
-        bytes=[line.bytes_sent for line in lines],
+        bytes={
+            count: [line.bytes_sent.get(count) for line in lines]
+            for count in COUNTS
+            if any(count in line.bytes_sent for line in lines)
+        },
         y=[y for _, y in points],
     )

@@ -9,19 +9,19 @@ from typing import Any
 
 from fetchsgd.report import text
 from fetchsgd.report.curves import Curve, loss_curve, metric_curve
-from fetchsgd.report.runs import KINDS, UNFINISHED, Run
+from fetchsgd.report.details import group_details, group_name, group_status, run_details
+from fetchsgd.report.runs import Run
+from fetchsgd.report.seeds import Group
+from fetchsgd.report.series import Series
 from fetchsgd.report.styles import Style
 from fetchsgd.report.tasks import Task, differing_settings
-
-# Always shown with a run; other settings are shown where the runs of a task differ in them.
-_TELLING = ("method.", "local.")
+from fetchsgd.report.traffic import KINDS
 
 
-def page_json(tasks: Sequence[Task], styles: Mapping[str, Style]) -> str:
+def page_json(tasks: Sequence[Task], styles: Mapping[Series, Style]) -> str:
     """Everything that the script needs, with `<`, `>` and `&` escaped so that no tag can begin."""
-    methods = list(styles)
     data = {
-        "methods": [_method(index, methods[index], styles) for index in range(len(methods))],
+        "series": [_series(index, *item) for index, item in enumerate(styles.items())],
         "tasks": [_task(task) for task in tasks],
     }
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -30,72 +30,78 @@ def page_json(tasks: Sequence[Task], styles: Mapping[str, Style]) -> str:
     return encoded
 
 
-def run_details(run: Run, task: Task, differing: Sequence[str]) -> list[tuple[str, str]]:
-    """What a tooltip says about a run, as pairs of a name and a text."""
-    # The epochs that were done are told below, and are those of the settings unless it diverged.
-    told = [key for key in run.settings if key.startswith(_TELLING) or key in differing]
-    keys = [key for key in told if key != "train.epochs"]
-    pairs = [(text.setting_name(key), text.setting_value(run.settings[key])) for key in keys]
-    seed = text.NOTHING if run.seed is None else str(run.seed)
-    so_far = " so far" if run.status == UNFINISHED else ""
-    return [
-        (task.metric + so_far, text.measured(run.value, task.metric)),
-        *((f"{kind} compression", text.times(run.compression[kind])) for kind in KINDS),
-        *pairs,
-        ("epochs", text.setting_value(float(run.epochs))),
-        ("rounds", f"{run.rounds:,}"),
-        ("seed", seed),
-        ("uploaded", text.size(run.upload_bytes)),
-        ("downloaded", text.size(run.download_bytes)),
-        ("time", text.duration(run.seconds)),
-    ]
-
-
-def _method(index: int, name: str, styles: Mapping[str, Style]) -> dict[str, Any]:
-    style = styles[name]
-    dash = " ".join(f"{length:g}" for length in style.dash)
+def _series(index: int, series: Series, style: Style) -> dict[str, Any]:
     return {
-        "name": name,
+        "key": series.key,
         "label": style.label,
         "look": f"m{index}",
         "marker": style.marker,
-        "dash": dash,
+        "dash": " ".join(f"{length:g}" for length in style.look.dash),
     }
 
 
 def _task(task: Task) -> dict[str, Any]:
     differing = differing_settings(task.runs)
-    fronts = {kind: task.in_front(kind) for kind in KINDS}
+    fronts = {(kind, count): task.in_front(kind, count) for kind in KINDS for count in task.counts}
+    in_front = [
+        {count: {kind: index in fronts[kind, count] for kind in KINDS} for count in task.counts}
+        for index in range(len(task.groups))
+    ]
+    groups = list(zip(task.groups, in_front, strict=True))
     return {
         "name": task.name,
         "metric": task.metric,
         "axis": text.axis_title(task.metric, task.higher_is_better),
         "higherIsBetter": task.higher_is_better,
-        "methods": task.methods,
+        "series": [series.key for series in task.series],
+        "count": task.count,
+        "counted": {count: text.COUNTED[count] for count in task.counts},
+        "groups": [_group(group, task, differing, front) for group, front in groups],
         "runs": [
-            {
-                "id": index,
-                "name": run.name,
-                "method": run.method,
-                "status": run.status,
-                "value": run.value,
-                "compression": dict(run.compression),
-                "drawn": {kind: run.can_be_drawn(kind) for kind in KINDS},
-                "front": {kind: index in fronts[kind] for kind in KINDS},
-                "details": run_details(run, task, differing),
-                "curves": {
-                    "metric": _rounded(metric_curve(run)),
-                    "loss": _rounded(loss_curve(run)),
-                },
-            }
-            for index, run in enumerate(task.runs)
+            _run(run, task, differing, front) for group, front in groups for run in group.runs
         ],
     }
 
 
-def _rounded(curve: Curve) -> dict[str, list[float]]:
+def _group(
+    group: Group, task: Task, differing: Sequence[str], front: Mapping[str, Mapping[str, bool]]
+) -> dict[str, Any]:
+    """What is one point in the figures of compression."""
+    points = {count: {kind: group.point(kind, count) for kind in KINDS} for count in task.counts}
+    return {
+        "name": group_name(group),
+        "series": group.series.key,
+        "status": group_status(group),
+        "points": {
+            count: {kind: asdict(point) for kind, point in by_kind.items() if point}
+            for count, by_kind in points.items()
+        },
+        "front": front,
+        "details": group_details(group, task, differing),
+    }
+
+
+def _run(
+    run: Run, task: Task, differing: Sequence[str], front: Mapping[str, Mapping[str, bool]]
+) -> dict[str, Any]:
+    """What is one curve; it is strong where its group is in front and it is part of the mean."""
+    return {
+        "name": run.name,
+        "series": run.series.key,
+        "status": run.status,
+        "value": run.value,
+        "front": {
+            count: front[count]["overall"] and run.can_be_drawn("overall", count)
+            for count in task.counts
+        },
+        "details": run_details(run, task, differing),
+        "curves": {"metric": _rounded(metric_curve(run)), "loss": _rounded(loss_curve(run))},
+    }
+
+
+def _rounded(curve: Curve) -> dict[str, Any]:
     """A page of a hundred runs should not weigh megabytes: six digits are more than a pixel."""
-    columns: dict[str, list[float]] = asdict(curve)
+    columns = asdict(curve)
     for name in ("epoch", "y"):
         columns[name] = [float(f"{number:.6g}") for number in columns[name]]
     return columns

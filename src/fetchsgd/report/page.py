@@ -10,9 +10,11 @@ from string import Template
 from fetchsgd.report import text
 from fetchsgd.report.data import page_json
 from fetchsgd.report.page_table import table_html
-from fetchsgd.report.runs import KINDS, STATUSES, Run
-from fetchsgd.report.styles import Style, method_styles
+from fetchsgd.report.runs import STATUSES, Run
+from fetchsgd.report.series import Series
+from fetchsgd.report.styles import Style, series_styles
 from fetchsgd.report.tasks import Task
+from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
 # The order matters: each script uses what the ones before it define.
 _SCRIPTS = (
@@ -26,14 +28,25 @@ _SCRIPTS = (
     "page.js",
 )
 
+# What the two counts are; runs of older versions know only the second.
+_PAPER_COUNT = (
+    "<b>as the paper counts</b>: 4 bytes for each number in a message that is not zero, "
+    "and positions are free."
+)
+_BOTH_COUNTS = (
+    "Bytes are counted <b>on the wire</b>: all that are really sent, with positions, scales and "
+    f"headers and after entropy coding; and {_PAPER_COUNT}"
+)
+
 
 def render_page(tasks: Sequence[Task], figure_stems: Mapping[str, str]) -> str:
     """The page of these tasks; it links the figures of those that have a stem."""
     runs = [run for task in tasks for run in task.runs]
-    styles = method_styles(run.method for run in runs)
+    styles = series_styles(run.series for run in runs)
     return Template(_asset("page.html")).substitute(
         title=escape("Quality against communication: " + ", ".join(task.name for task in tasks)),
-        style=_asset("page.css") + _method_colours(styles),
+        style=_asset("page.css") + _series_colours(styles),
+        counting=_counting(tasks),
         counts=_counts(runs),
         facts=_facts(runs),
         sections="\n".join(
@@ -49,11 +62,21 @@ def _asset(name: str) -> str:
     return (files("fetchsgd.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _method_colours(styles: Mapping[str, Style]) -> str:
+def _series_colours(styles: Mapping[Series, Style]) -> str:
     looks = list(enumerate(styles.values()))
-    light = "".join(f".m{index}{{--hue:{style.light}}}" for index, style in looks)
-    dark = "".join(f".m{index}{{--hue:{style.dark}}}" for index, style in looks)
-    return f"{light}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"
+    light = "".join(f".m{index}{{--hue:{style.look.light}}}" for index, style in looks)
+    dark = "".join(f".m{index}{{--hue:{style.look.dark}}}" for index, style in looks)
+    hollow = "".join(
+        f".m{index}{{--fill:var(--paper);--edge:var(--hue);--edge-width:1.75}}"
+        for index, style in looks
+        if style.hollow
+    )
+    return f"{light}{hollow}\n@media screen and (prefers-color-scheme: dark){{{dark}}}\n"
+
+
+def _counting(tasks: Sequence[Task]) -> str:
+    both = any(WIRE in task.counts for task in tasks)
+    return _BOTH_COUNTS if both else f"Bytes are counted {_PAPER_COUNT}"
 
 
 def _counts(runs: Sequence[Run]) -> str:
@@ -83,40 +106,73 @@ def _distinct(values: Iterable[str | None]) -> str:
     return ", ".join(sorted({str(value) for value in values if value}))
 
 
-def _section(index: int, task: Task, styles: Mapping[str, Style], stem: str | None) -> str:
+def _section(index: int, task: Task, styles: Mapping[Series, Style], stem: str | None) -> str:
     return Template(_asset("section.html")).substitute(
         index=index,
         name=escape(task.name),
         metric=escape(task.metric),
         better="higher" if task.higher_is_better else "lower",
         runs=text.count(len(task.runs), "run"),
-        scatters="\n".join(_scatter(kind, stem) for kind in KINDS),
-        undrawn=_undrawn(task),
+        count_switch=_count_switch(task),
+        scatters="\n".join(_scatter(kind, task, stem) for kind in KINDS),
+        notes=_frontiers_note(task, stem) + _undrawn(task) + _paper_only(task),
         curve_links=_links(stem, "curves"),
         table=table_html(task, styles),
     )
 
 
-def _scatter(kind: str, stem: str | None) -> str:
+def _count_switch(task: Task) -> str:
+    """Nothing to choose from where all runs were counted only as in the paper."""
+    if WIRE not in task.counts:
+        return ""
+    buttons = "".join(
+        f'<button type="button" data-value="{count}" aria-pressed="{_truth(count == task.count)}">'
+        f"{text.COUNTED[count].capitalize()}</button>"
+        for count in task.counts
+    )
     return (
-        f"<figure><figcaption><h3>{kind.capitalize()} compression</h3>{_links(stem, kind)}"
+        '<div class="switch" role="group" aria-label="How bytes are counted" data-switch="count">'
+        f"{buttons}</div>"
+    )
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _scatter(kind: str, task: Task, stem: str | None) -> str:
+    links = "".join(
+        _links(stem, text.figure_name(kind, count), count, hidden=count != task.count)
+        for count in task.counts
+    )
+    return (
+        f"<figure><figcaption><h3>{kind.capitalize()} compression</h3>{links}"
         f'</figcaption><div class="chart" data-chart="{kind}"></div></figure>'
     )
 
 
-def _links(stem: str | None, figure: str) -> str:
+def _links(stem: str | None, figure: str, count: str = "", hidden: bool = False) -> str:
+    """Links to a figure's files; with a count they are shown only while it is chosen."""
     if stem is None:
         return ""
     links = (
         f'<a href="{escape(stem)}-{figure}.{ending}">{ending.upper()}</a>'
         for ending in ("png", "pdf")
     )
-    return f'<span class="files">{" ".join(links)}</span>'
+    chosen = (f' data-count="{count}"' if count else "") + (" hidden" if hidden else "")
+    return f'<span class="files"{chosen}>{" ".join(links)}</span>'
+
+
+def _frontiers_note(task: Task, stem: str | None) -> str:
+    if stem is None or not task.has_both_sorts:
+        return ""
+    links = _links(stem, "frontiers")
+    return f'<p class="note">Only the frontiers, on the wire, in one figure:{links}</p>'
 
 
 def _undrawn(task: Task) -> str:
     """Says which runs are no points in the figures, so that none goes missing unnoticed."""
-    absent = [run for run in task.runs if not all(run.can_be_drawn(kind) for kind in KINDS)]
+    absent = [run for run in task.runs if not all(run.can_be_drawn(kind, PAPER) for kind in KINDS)]
     if not absent:
         return ""
     names = ", ".join(f"{escape(run.name)} ({run.status})" for run in absent)
@@ -125,4 +181,18 @@ def _undrawn(task: Task) -> str:
     return (
         f'<p class="note">{listed} without a final value or compression {verb} in the curves and '
         f"the table only: {names}.</p>"
+    )
+
+
+def _paper_only(task: Task) -> str:
+    """Says which runs are points only as the paper counts."""
+    drawn = [run for run in task.runs if run.can_be_drawn("overall", PAPER)]
+    old = [run for run in drawn if not run.can_be_drawn("overall", WIRE)]
+    if WIRE not in task.counts or not old:
+        return ""
+    names = ", ".join(escape(run.name) for run in old)
+    verb = "was" if len(old) == 1 else "were"
+    return (
+        f'<p class="note">{text.count(len(old), "run")} of an older version {verb} not counted on '
+        f"the wire, and can be seen only as the paper counts: {names}.</p>"
     )

@@ -13,8 +13,9 @@ from typing import Any
 
 from fetchsgd.report.errors import ReportError
 from fetchsgd.report.files import Fields, read_config, read_metrics, read_result
+from fetchsgd.report.series import Series, series_of, with_number_settings
+from fetchsgd.report.traffic import Traffic, final_traffic, traffic_so_far
 
-KINDS = ("upload", "download", "overall")
 FINISHED, DIVERGED, UNFINISHED = STATUSES = ("finished", "diverged", "unfinished")
 
 # The metrics that a line of metrics.jsonl may hold, and whether more is better.
@@ -26,6 +27,8 @@ _NOT_TELLING = {
     *("train.device", "train.eval_every", "train.checkpoint_every"),
 }
 
+_NOTHING_SENT = Fields("a run without metrics", {"upload_bytes": 0, "download_bytes": 0})
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -33,7 +36,7 @@ class Measurement:
 
     round: int
     epoch: float
-    bytes_sent: int  # by clients and server together, since the beginning
+    bytes_sent: Mapping[str, int]  # by clients and server together, keyed as Run.traffic
     train_loss: float | None
     metric: float | None
 
@@ -53,19 +56,24 @@ class Run:
     seed: int | None
     rounds: int
     epochs: float
-    upload_bytes: int
-    download_bytes: int
     seconds: float
-    compression: Mapping[str, float | None]  # keyed by KINDS
+    traffic: Mapping[str, Traffic]  # keyed by COUNTS; older runs have no "wire"
     settings: Mapping[str, Any]  # flat: "method.k", "local.epochs"
     curve: tuple[Measurement, ...]
     hardware: str | None = None
     commit: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def can_be_drawn(self, kind: str) -> bool:
-        """Whether it is a point in the figure of this kind of compression."""
-        known = self.value is not None and self.compression[kind] is not None
+    @property
+    def series(self) -> Series:
+        return series_of(self.method, self.settings)
+
+    def compression(self, kind: str, count: str) -> float | None:
+        return self.traffic[count].compression[kind] if count in self.traffic else None
+
+    def can_be_drawn(self, kind: str, count: str) -> bool:
+        """Whether it is a point in the figure of this kind of compression by this count."""
+        known = self.value is not None and self.compression(kind, count) is not None
         return self.status == FINISHED and known
 
 
@@ -114,10 +122,8 @@ def _ended(folder: Path, result: Fields, lines: list[Fields]) -> Run:
         seed=result.whole("seed"),
         rounds=result.whole("rounds"),
         epochs=result.number("epochs"),
-        upload_bytes=result.whole("upload_bytes"),
-        download_bytes=result.whole("download_bytes"),
         seconds=result.number("seconds"),
-        compression={kind: _compression(result, kind) for kind in KINDS},
+        traffic=final_traffic(result),
         settings=_settings(result.table("config")),
         curve=tuple(_measurement(line, metric) for line in lines),
         hardware=result.text("hardware"),
@@ -146,11 +152,8 @@ def _unfinished(folder: Path, config: Fields, lines: list[Fields]) -> Run:
         seed=seed if isinstance(seed, int) else None,
         rounds=last.whole("round") if last else 0,
         epochs=last.number("epoch") if last else 0.0,
-        upload_bytes=last.whole("upload_bytes") if last else 0,
-        download_bytes=last.whole("download_bytes") if last else 0,
         seconds=last.number("seconds") if last else 0.0,
-        # Against which number of rounds is known only at the end.
-        compression=dict.fromkeys(KINDS),
+        traffic=traffic_so_far(last or _NOTHING_SENT),
         settings=_settings(config.values),
         curve=curve,
     )
@@ -165,27 +168,19 @@ def _value(result: Fields) -> float | None:
     return value
 
 
-def _compression(result: Fields, kind: str) -> float | None:
-    value = result.number_or_null(f"{kind}_compression")
-    if value is not None and value <= 0:
-        raise ReportError(
-            f"{result.where}: the field '{kind}_compression' must be positive, got {value}"
-        )
-    return value
-
-
 def _measurement(line: Fields, metric: str | None) -> Measurement:
     return Measurement(
         round=line.whole("round"),
         epoch=line.number("epoch"),
-        bytes_sent=line.whole("upload_bytes") + line.whole("download_bytes"),
+        bytes_sent={count: sent.bytes_sent for count, sent in traffic_so_far(line).items()},
         train_loss=line.number_if_any("train_loss"),
         metric=line.number_if_any(metric) if metric else None,
     )
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in _flat(config) if key not in _NOT_TELLING}
+    telling = {key: value for key, value in _flat(config) if key not in _NOT_TELLING}
+    return with_number_settings(telling)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -1,7 +1,8 @@
-"""How each method looks, on the page and in the figures.
+"""How each series looks, on the page and in the figures.
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart.
-Shapes and dashes say the same once more, for print in black and white.
+Shapes and dashes say the same once more, for print in black and white. A method's low-bit series
+has its hue in another lightness, its shape hollow, and a dash of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fetchsgd.report.series import Series
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colours and line of a series; `dash` is in points, on and off, and empty if solid."""
+
+    light: str  # the colour on white
+    dark: str  # the colour on black
+    dash: tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class Style:
-    """A method's name and looks; `dash` is in points, on and off, and empty for a solid line."""
+    """The name of a series, its looks and its marker."""
 
     label: str
-    light: str  # the colour on white
-    dark: str  # the colour on black
-    marker: str  # a name that both `page.js` and MATPLOTLIB_MARKERS know
-    dash: tuple[float, ...]
+    look: Look
+    marker: str  # a name that both `svg.js` and MATPLOTLIB_MARKERS know
+    hollow: bool
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A method's two series."""
+
+    label: str
+    marker: str
+    plain: Look
+    low_bit: Look
 
 
 MATPLOTLIB_MARKERS = {
@@ -32,30 +53,61 @@ MATPLOTLIB_MARKERS = {
 }
 
 _KNOWN = {
-    "fetchsgd": Style("FetchSGD", "#0072B2", "#56B4E9", "circle", ()),
-    "local_topk": Style("Local top-k", "#D55E00", "#E8813A", "square", (7, 3)),
-    "fedavg": Style("FedAvg", "#009E73", "#2FBF95", "triangle", (2, 3)),
-    "true_topk": Style("True top-k", "#CC79A7", "#DB97BD", "diamond", (8, 3, 2, 3)),
-    "uncompressed": Style("Uncompressed", "#3A3A3A", "#D8D8D8", "cross", (12, 4)),
+    "fetchsgd": _Family(
+        *("FetchSGD", "circle"),
+        Look("#0072B2", "#56B4E9", ()),
+        Look("#0B3C6F", "#BCE1F8", (6, 2)),
+    ),
+    "local_topk": _Family(
+        *("Local top-k", "square"),
+        Look("#D55E00", "#E8813A", (7, 3)),
+        Look("#8A2F00", "#FFC9A3", (7, 3, 1, 3, 1, 3)),
+    ),
+    "fedavg": _Family(
+        *("FedAvg", "triangle"),
+        Look("#009E73", "#2FBF95", (2, 3)),
+        Look("#00543D", "#A6EBD3", (2, 3, 2, 7)),
+    ),
+    "true_topk": _Family(
+        *("True top-k", "diamond"),
+        Look("#CC79A7", "#DB97BD", (8, 3, 2, 3)),
+        Look("#87386A", "#F6D5E7", (4, 3, 1, 3)),
+    ),
+    "uncompressed": _Family(
+        *("Uncompressed", "cross"),
+        Look("#3A3A3A", "#D8D8D8", (12, 4)),
+        Look("#7A7A7A", "#969696", (12, 4, 4, 4)),
+    ),
 }
 
 _SPARE = (
-    ("#E69F00", "#E69F00", "down", (4, 2)),
-    ("#56B4E9", "#8CCBF0", "plus", (9, 3, 2, 3, 2, 3)),
+    ("down", Look("#E69F00", "#E69F00", (4, 2)), Look("#8A5F00", "#FFDC94", (4, 2, 1, 2))),
+    (
+        *("plus", Look("#56B4E9", "#8CCBF0", (9, 3, 2, 3, 2, 3))),
+        Look("#2A7DAE", "#D3ECFA", (9, 3, 1, 3, 1, 3, 1, 3)),
+    ),
 )
 
 
-def method_styles(methods: Iterable[str]) -> dict[str, Style]:
-    """The looks of these methods, in the order in which they are listed."""
-    ordered = sorted(set(methods), key=method_order)
-    others = [method for method in ordered if method not in _KNOWN]
-    styles = {method: _KNOWN[method] for method in ordered if method in _KNOWN}
-    for index, method in enumerate(others):
-        styles[method] = Style(method, *_SPARE[index % len(_SPARE)])
-    return styles
+def series_styles(series: Iterable[Series]) -> dict[Series, Style]:
+    """The looks of these series, in the order in which they are listed."""
+    ordered = sorted(set(series), key=series_order)
+    others = list(dict.fromkeys(one.method for one in ordered if one.method not in _KNOWN))
+    spare = {
+        method: _Family(method, *_SPARE[index % len(_SPARE)]) for index, method in enumerate(others)
+    }
+    families = {**_KNOWN, **spare}
+    return {one: _style(families[one.method], one.low_bit) for one in ordered}
 
 
-def method_order(method: str) -> tuple[int, str]:
-    """Sorts the methods of the paper first, in its order, and then all others by name."""
+def series_order(series: Series) -> tuple[int, str, bool]:
+    """Sorts the methods of the paper first, then others by name; low-bit follows its method."""
     known = list(_KNOWN)
-    return (known.index(method) if method in _KNOWN else len(known)), method
+    place = known.index(series.method) if series.method in _KNOWN else len(known)
+    return place, series.method, series.low_bit
+
+
+def _style(family: _Family, low_bit: bool) -> Style:
+    if low_bit:
+        return Style(f"{family.label}, low-bit", family.low_bit, family.marker, hollow=True)
+    return Style(family.label, family.plain, family.marker, hollow=False)

@@ -1,4 +1,4 @@
-"""Tasks: runs that may be compared with each other, and the frontier of each method among them."""
+"""Tasks: runs that may be compared with each other, and the frontier of each series among them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,51 @@ from dataclasses import dataclass
 
 from fetchsgd.report.errors import ReportError
 from fetchsgd.report.pareto import frontier
-from fetchsgd.report.runs import METRICS, Run
-from fetchsgd.report.styles import method_order
+from fetchsgd.report.runs import FINISHED, METRICS, Run
+from fetchsgd.report.seeds import Group, group_by_seed
+from fetchsgd.report.series import STEPS_ONLY, Series
+from fetchsgd.report.styles import series_order
+from fetchsgd.report.traffic import PAPER, WIRE
 
 
 @dataclass(frozen=True)
 class Task:
-    """The runs of one task, by method and then by growing compression."""
+    """The runs of one task by series, then by growing compression; seeds stand together."""
 
     name: str
     metric: str
     higher_is_better: bool
-    runs: tuple[Run, ...]
+    groups: tuple[Group, ...]
+    counts: tuple[str, ...]  # those of COUNTS that at least one run knows
+    count: str  # the one to look at first
 
     @property
-    def methods(self) -> list[str]:
-        return list(dict.fromkeys(run.method for run in self.runs))
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group.runs]
 
-    def frontier_of(self, method: str, kind: str) -> list[Run]:
-        """The frontier of a method in the figure of this kind of compression."""
-        drawn = [run for run in self.runs if run.method == method and run.can_be_drawn(kind)]
-        points = [(run.compression[kind] or 0.0, run.value or 0.0) for run in drawn]
-        return [drawn[index] for index in frontier(points, self.higher_is_better)]
+    @property
+    def series(self) -> list[Series]:
+        return list(dict.fromkeys(group.series for group in self.groups))
 
-    def in_front(self, kind: str) -> set[int]:
-        """The positions in `runs` of all that are on their method's frontier."""
-        front = {id(run) for method in self.methods for run in self.frontier_of(method, kind)}
-        return {index for index, run in enumerate(self.runs) if id(run) in front}
+    def frontier_of(self, series: Series, kind: str, count: str) -> list[Group]:
+        """The frontier of a series in the figure of this kind of compression by this count."""
+        own = [group for group in self.groups if group.series == series]
+        drawn = [(group, point) for group in own if (point := group.point(kind, count))]
+        places = [(point.compression, point.value) for _, point in drawn]
+        return [drawn[index][0] for index in frontier(places, self.higher_is_better)]
+
+    def in_front(self, kind: str, count: str) -> set[int]:
+        """The positions in `groups` of all that are on the frontier of their series."""
+        front = {
+            id(group) for series in self.series for group in self.frontier_of(series, kind, count)
+        }
+        return {index for index, group in enumerate(self.groups) if id(group) in front}
+
+    @property
+    def has_both_sorts(self) -> bool:
+        """Whether runs as in the paper and low-bit runs can be compared on the wire."""
+        drawn = [group.series for group in self.groups if group.point("overall", WIRE)]
+        return {series.low_bit for series in drawn} == {True, False}
 
 
 def group_by_task(runs: Iterable[Run]) -> list[Task]:
@@ -47,13 +65,14 @@ def group_by_task(runs: Iterable[Run]) -> list[Task]:
 def differing_settings(runs: Sequence[Run]) -> list[str]:
     """The settings in which these runs are not all the same, in the order of the config."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
-    return [
-        key for key in keys if any(_setting(run, key) != _setting(runs[0], key) for run in runs)
-    ]
+    return [key for key in keys if _differs(key, runs)]
 
 
-def _setting(run: Run, key: str) -> tuple[bool, object]:
-    return key in run.settings, run.settings.get(key)
+def _differs(key: str, runs: Sequence[Run]) -> bool:
+    # That other grids have no steps is said by the grid.
+    compared = [run for run in runs if key in run.settings or key not in STEPS_ONLY]
+    found = [(key in run.settings, run.settings.get(key)) for run in compared]
+    return any(one != found[0] for one in found)
 
 
 def _task(name: str, runs: list[Run]) -> Task:
@@ -65,10 +84,20 @@ def _task(name: str, runs: list[Run]) -> Task:
                 f"but other runs of the task {name!r} have {metric!r}"
             )
     better = next((run.higher_is_better for run in runs if run.metric), METRICS["accuracy"])
-    return Task(name, metric, better, tuple(sorted(runs, key=_rank)))
+    on_the_wire = any(WIRE in run.traffic for run in runs)
+    everywhere = all(WIRE in run.traffic for run in runs if run.status == FINISHED)
+    count = WIRE if on_the_wire and everywhere else PAPER
+    return Task(
+        name=name,
+        metric=metric,
+        higher_is_better=better,
+        groups=tuple(sorted(group_by_seed(runs), key=lambda group: _rank(group, count))),
+        counts=(WIRE, PAPER) if on_the_wire else (PAPER,),
+        count=count,
+    )
 
 
-def _rank(run: Run) -> tuple[tuple[int, str], float, str]:
-    compression = run.compression["overall"]
-    last = float("inf")
-    return method_order(run.method), last if compression is None else compression, run.name
+def _rank(group: Group, count: str) -> tuple[tuple[int, str, bool], float, str]:
+    point = group.point("overall", count)
+    compression = point.compression if point else float("inf")
+    return series_order(group.series), compression, group.runs[0].name

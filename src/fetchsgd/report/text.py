@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fetchsgd.report.runs import Run
+from fetchsgd.report.traffic import PAPER, WIRE
 
 NOTHING = "–"
+COUNTED = {WIRE: "on the wire", PAPER: "as the paper counts"}
 
 
 def times(compression: float | None) -> str:
@@ -17,9 +19,11 @@ def times(compression: float | None) -> str:
     return f"{_three_digits(compression)}×"
 
 
-def size(count: int) -> str:
+def size(number: int | None) -> str:
     """Bytes, in powers of a thousand."""
-    amount = float(count)
+    if number is None:
+        return NOTHING
+    amount = float(number)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 999.5:
             return f"{_three_digits(amount)} {unit}"
@@ -63,13 +67,24 @@ def setting_value(value: Any) -> str:
 
 
 def settings(run: Run, keys: Sequence[str]) -> str:
-    """The named settings of a run in one line: `k=500, cols=2000`."""
-    present = [key for key in keys if key in run.settings]
-    return ", ".join(f"{setting_name(key)}={setting_value(run.settings[key])}" for key in present)
+    """The named settings of a run in one line: `k=500, bits=4`, in the short names of `--set`."""
+    # A step is told only where the grid is one of steps, so it says both.
+    implied = "download.grid" if "download.step" in keys and "download.step" in run.settings else ""
+    present = [key for key in keys if key in run.settings and key != implied]
+    return ", ".join(f"{_short_name(key)}={setting_value(run.settings[key])}" for key in present)
+
+
+def figure_name(kind: str, counted: str) -> str:
+    """What the name of a figure's files ends in; those on the wire are the main ones."""
+    return kind if counted == WIRE else f"{kind}-paper"
 
 
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _short_name(key: str) -> str:
+    return setting_name(key).removeprefix("upload.").removeprefix("download.")
 
 
 def _three_digits(number: float) -> str:

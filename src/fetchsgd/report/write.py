@@ -38,7 +38,9 @@ def write_report(folders: Iterable[Path], out: Path, figures: bool = True) -> Re
     """Write the report on all runs in or below `folders` to the page `out`.
 
     With `figures`, which needs matplotlib, each task's figures are written beside the page as PNG
-    and PDF: `<stem of out>-<task>-upload.png`, and so on for download, overall and curves.
+    and PDF: `<stem of out>-<task>-upload.png`, and so on for download, overall and curves; those
+    of compression once more as the paper counts, `-upload-paper.png`; and `-frontiers.png`, where
+    runs as in the paper can be compared with low-bit ones.
     """
     runs = find_runs([Path(folder) for folder in folders])
     tasks = group_by_task(runs)

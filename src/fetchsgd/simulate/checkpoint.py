@@ -11,6 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fetchsgd.errors import UserError
+from fetchsgd.downloads import Downloads
+from fetchsgd.grids import Position
 from fetchsgd.ledger import Ledger
 from fetchsgd.methods import Memory, State
 from fetchsgd.rounds import Training
@@ -35,7 +37,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def save_checkpoint(folder: Path, training: Training, seconds: float) -> None:
-    tensors = {"weights": training.weights}
+    tensors = {"weights": training.weights, "steps": training.position.steps}
     tensors |= {f"state.{name}": part for name, part in training.state._asdict().items()}
     tensors |= {f"ledger.{name}": part for name, part in training.ledger.tensors().items()}
     if training.memory is not None:
@@ -45,7 +47,9 @@ def save_checkpoint(folder: Path, training: Training, seconds: float) -> None:
     write_atomically(folder / FILE, save(plain, about))
 
 
-def load_checkpoint(folder: Path, device: torch.device) -> tuple[Training, float] | None:
+def load_checkpoint(
+    folder: Path, downloads: Downloads, device: torch.device
+) -> tuple[Training, float] | None:
     """Where the run stood and the seconds it had taken; None if it had not come that far."""
     path = folder / FILE
     if not path.exists():
@@ -57,11 +61,14 @@ def load_checkpoint(folder: Path, device: torch.device) -> tuple[Training, float
             for name in file.keys():  # noqa: SIM118
                 tensors[name] = file.get_tensor(name)
         state = State(*(tensors[f"state.{name}"] for name in State._fields))
-        ledger = Ledger(**{n: tensors[f"ledger.{n}"] for n in Ledger.__dataclass_fields__})
+        prefix = "ledger."
+        kept = {n[len(prefix) :]: part for n, part in tensors.items() if n.startswith(prefix)}
+        ledger = Ledger.restored(kept, downloads, device)
         memory = None
         if "memory.error" in tensors:
             memory = Memory(*(tensors[f"memory.{name}"] for name in Memory._fields))
-        training = Training(int(about["round"]), tensors["weights"], state, ledger, memory)
+        position = Position(tensors["weights"], tensors["steps"])
+        training = Training(int(about["round"]), position, state, ledger, memory)
         return training, float(about["seconds"])
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path} is not a checkpoint of this program: {error}") from error

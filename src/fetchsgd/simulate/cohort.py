@@ -18,6 +18,7 @@ from fetchsgd.rounds import Merged
 from fetchsgd.simulate.graph import GraphedGradient
 from fetchsgd.tasks import ClientData
 from fetchsgd.tasks.base import Augment
+from fetchsgd.upload import Upload
 
 # Memory for vectors of single clients; half a dozen are alive at once.
 CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}
@@ -31,6 +32,7 @@ class CohortAtWork:
     trainer: Trainer
     method: Method
     work: LocalWork
+    upload: Upload
     averaging: str  # "uniform" (eqn 2) or "examples" (eqn 1)
     seed: int
     augment: Augment | None = None
@@ -52,11 +54,12 @@ class CohortAtWork:
     ) -> Merged:
         cohort = self.gather(clients, round)
         one_pass = self.work.is_one_gradient or self.work.is_one_step
-        if self.method.linear and one_pass and not self.work.clip:
+        # Whatever each client does on its own that is not linear must be done for each.
+        if self.method.linear and one_pass and not self.work.clip and self.upload.is_exact:
             pieces, loss = self.mean_gradient(weights, cohort)
             mean = self.method.compress(pieces)
-            sent = len(clients) * self.method.numbers_up
-            return Merged(mean if self.work.is_one_gradient else rate * mean, sent, loss)
+            mean = mean if self.work.is_one_gradient else rate * mean
+            return Merged(mean, *self._float_traffic(len(clients)), loss)
         return self._one_by_one(weights, clients, cohort, rate, round, memory)
 
     def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
@@ -78,6 +81,11 @@ class CohortAtWork:
             torch.from_numpy((shares / shares.sum()).astype(np.float32)).to(device),
         )
 
+    def _float_traffic(self, clients: int) -> tuple[int, Tensor]:
+        """Numbers and bytes that so many clients send if all send the same number of floats."""
+        numbers = self.method.numbers_up
+        return clients * numbers, self.upload.float_bytes(clients, numbers)
+
     def _one_by_one(
         self,
         weights: Float32[Tensor, " dim"],
@@ -88,36 +96,53 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, in chunks that fit into memory."""
-        total = torch.zeros_like(weights)
-        loss = weights.new_zeros(())
-        sent = torch.zeros((), dtype=torch.int64, device=weights.device)
+        merged: Merged | None = None
         generator = torch_generator(self.seed, "local", round, weights.device)
         step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
         for start in range(0, len(clients), step):
             part = cohort.part(slice(start, start + step))
             vectors, losses = self.trainer.client_vectors(weights, part, self.work, rate, generator)
-            loss = loss + part.weights @ losses
+            chosen = torch.from_numpy(clients[start : start + step]).to(weights.device)
+            loss = part.weights @ losses
             if isinstance(self.method, LocalMethod):
-                chosen = torch.from_numpy(clients[start : start + step]).to(weights.device)
-                sent = sent + self._add_compressed(total, vectors, part.weights, chosen, memory)
+                more = Merged(*self._choose_each(vectors, part.weights, chosen, round, memory), loss)
             else:
-                total += part.weights @ vectors
-        if isinstance(self.method, LocalMethod):
-            return Merged(total, sent, loss)
-        return Merged(self.method.compress(total), len(clients) * self.method.numbers_up, loss)
+                more = Merged(*self._compress_each(vectors, part.weights, chosen, round), loss)
+            merged = more if merged is None else merged.and_also(more)
+        assert merged is not None
+        return merged
 
-    def _add_compressed(
+    def _compress_each(
         self,
-        total: Float32[Tensor, " dim"],
         vectors: Float32[Tensor, "n dim"],
         shares: Float32[Tensor, " n"],
         clients: Tensor,
+        round: int,
+    ) -> tuple[Tensor, int, Tensor]:
+        """A linear method: the sum of what clients send, and what it takes."""
+        if self.upload.is_exact:
+            # The sum of the compressed is the compressed sum, of which there is only one.
+            return self.method.compress(shares @ vectors), *self._float_traffic(len(vectors))
+        rows = self.method.compress(vectors)
+        total, bytes = self.upload.merge(rows.flatten(1), shares, clients, round)
+        return total.view(rows.shape[1:]), rows.numel(), bytes
+
+    def _choose_each(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        clients: Tensor,
+        round: int,
         memory: Memory | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same where clients choose what to send."""
         assert isinstance(self.method, LocalMethod)
         kept = None if memory is None else Memory(*(part[clients] for part in memory))
         indices, values, kept = self.method.compress_each(vectors, kept)
         if memory is not None and kept is not None:
             memory.momentum[clients], memory.error[clients] = kept
-        total.index_add_(0, indices.flatten(), (values * shares[:, None]).flatten())
-        return (values != 0).sum()
+        dim = vectors.shape[1]
+        sent, bytes = self.upload.send_chosen(dim, values, clients, round)
+        total = vectors.new_zeros(dim)
+        total.index_add_(0, indices.flatten(), (sent * shares[:, None]).flatten())
+        return total, (values != 0).sum(), bytes

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.config import Settings, read_toml, write_toml
+from fetchsgd.toml_files import Settings, read_toml, write_toml
 from fetchsgd.errors import UserError
 from fetchsgd.simulate.checkpoint import FILE, write_atomically
 

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from fetchsgd.client import Trainer, as_images
 from fetchsgd.config import Config
+from fetchsgd.downloads import Downloads, FloatDownloads, StepDownloads
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.grids import StepGrid, make_grid
 from fetchsgd.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
 from fetchsgd.randomness import number
@@ -26,6 +28,7 @@ from fetchsgd.simulate.checkpoint import load_checkpoint, save_checkpoint
 from fetchsgd.simulate.cohort import CohortAtWork
 from fetchsgd.simulate.environment import choose_device, commit, hardware, versions
 from fetchsgd.simulate.folder import RunFolder
+from fetchsgd.upload import Upload
 from fetchsgd.vector import FlatModel
 
 EVAL_BATCH = 2000
@@ -56,18 +59,24 @@ class Run:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.device = choose_device(config.train.device)
+        if self.device.type == "cuda":
+            # Matrix products as torch does convolutions by default: in TF32.
+            torch.set_float32_matmul_precision("high")
         task, train = config.task, config.train
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(train.seed, "weights"))
             module = task.model()
         self.model = FlatModel(module.to(self.device))
+        self.origin = self.model.weights()  # w^0 (line 2)
+        download = config.download
+        self.grid = make_grid(download.grid, self.model, self.origin, download.step)
         self.method = self._make_method()
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
         self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype)
         data = task.train.to(self.device)
         self.clients = CohortAtWork(
-            data, self.trainer, self.method, config.local, train.averaging, train.seed,
-            task.augment, train.cuda_graphs,
+            data, self.trainer, self.method, config.local, Upload(config.upload.bits, train.seed),
+            train.averaging, train.seed, task.augment, train.cuda_graphs,
         )  # fmt: skip
         self.test = task.test_inputs.to(self.device), task.test_targets.to(self.device)
         self.sampler = Sampler(
@@ -98,8 +107,15 @@ class Run:
                     "method.local_momentum off, or take a smaller task"
                 )
             memory = Memory(*(torch.zeros(clients, dim, device=self.device) for _ in range(2)))
-        ledger = Ledger.new(dim, clients, self.rounds, self.device)
-        return Training(0, self.model.weights(), self.method.init(self.device), ledger, memory)
+        ledger = Ledger.new(dim, clients, self.rounds, self.downloads(), self.device)
+        position = self.grid.start(self.origin)
+        return Training(0, position, self.method.init(self.device), ledger, memory)
+
+    def downloads(self) -> Downloads:
+        """What the server keeps for clients that come back, empty."""
+        if isinstance(self.grid, StepGrid):
+            return StepDownloads(self.grid, self.config.download.log)
+        return FloatDownloads(self.model.dim, getattr(torch, self.config.download.grid))
 
     def rate(self, round: int) -> float:
         return self.config.schedule.rate(round, self.rounds, self.config.train.baseline_epochs)
@@ -124,7 +140,7 @@ class Run:
         folder = RunFolder(out, self.config.settings, resume)
         if resume and (done := folder.result) is not None:
             return done
-        found = load_checkpoint(out, self.device) if resume else None
+        found = load_checkpoint(out, self.downloads(), self.device) if resume else None
         training, seconds = found or (self.start(), 0.0)
         if len(training.weights) != self.model.dim:
             raise UserError(
@@ -138,8 +154,17 @@ class Run:
         finally:
             folder.close()
 
+    def traffic(self, ledger: Ledger) -> dict[str, float | None]:
+        """Both counts of bytes, and how much less that is than uncompressed SGD (section 5)."""
+        counts: dict[str, float | None] = {}
+        for prefix, bytes in (("", ledger.bytes), ("wire_", ledger.wire_bytes)):
+            counts |= {f"{prefix}upload_bytes": bytes.up, f"{prefix}download_bytes": bytes.down}
+            found = self.compressions(*bytes)
+            counts |= {f"{prefix}{name}": value for name, value in found.items()}
+        return counts
+
     def compressions(self, up: int, down: int) -> dict[str, float | None]:
-        """Relative to uncompressed SGD at the baseline's number of rounds (section 5)."""
+        """Relative to uncompressed SGD at the baseline's number of rounds."""
         rounds = round(self.config.train.baseline_epochs * self.sampler.rounds_per_epoch)
         per_epoch = self.sampler.num_clients
         if self.sampler.how == "uniform":
@@ -177,8 +202,9 @@ class _Loop:
         run = self.run_
         server_rate = None if run.config.local.is_one_gradient else 1.0
         steps = train_rounds(
-            training, run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, server_rate
-        )
+            training, run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid,
+            server_rate,
+        )  # fmt: skip
         for training, merged in steps:
             self.losses.append(merged.loss)
             evaluates = training.round in self.eval_rounds
@@ -200,7 +226,7 @@ class _Loop:
                 "try a lower schedule.peak, a wider sketch or a smaller k"
             )
         if self.watch is not None:
-            up, down = training.ledger.bytes
+            up, down = training.ledger.wire_bytes
             self.watch(
                 Progress(
                     training.round, self.run_.rounds, loss, self.metric, up, down, self.seconds
@@ -211,6 +237,7 @@ class _Loop:
         run = self.run_
         self.metric, test_loss = run.evaluate(training.weights)
         up, down = training.ledger.bytes
+        wire_up, wire_down = training.ledger.wire_bytes
         self.line = {
             "round": training.round,
             "epoch": training.round / run.sampler.rounds_per_epoch,
@@ -220,6 +247,8 @@ class _Loop:
             run.config.task.metric: self.metric,
             "upload_bytes": up,
             "download_bytes": down,
+            "wire_upload_bytes": wire_up,
+            "wire_download_bytes": wire_down,
             "seconds": self.seconds,
         }
         self.losses.clear()
@@ -227,7 +256,6 @@ class _Loop:
 
     def _finish(self, training: Training, status: str) -> dict[str, Any]:
         run = self.run_
-        up, down = training.ledger.bytes
         finished = status == "finished"
         result = {
             "name": self.folder.path.name,
@@ -242,9 +270,7 @@ class _Loop:
             "rounds": training.round,
             "epochs": training.round / run.sampler.rounds_per_epoch,
             "dim": run.model.dim,
-            "upload_bytes": up,
-            "download_bytes": down,
-            **run.compressions(up, down),
+            **run.traffic(training.ledger),
             "seconds": self.seconds,
             "seed": run.config.train.seed,
             "commit": commit(),

@@ -12,9 +12,10 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
+from fetchsgd.tasks.cifar import cifar10
 from fetchsgd.tasks.digits import digits
 
-TASKS: dict[str, Callable[..., Task]] = {"digits": digits}
+TASKS: dict[str, Callable[..., Task]] = {"digits": digits, "cifar10": cifar10}
 
 __all__ = [
     "TASKS",

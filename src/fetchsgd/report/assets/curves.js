@@ -3,17 +3,20 @@
 const horizontal = {
   round: { title: "Rounds", words: words.plain, gap: 48 },
   epoch: { title: "Epochs", words: words.plain, gap: 48 },
-  bytes: { title: "Bytes sent, both ways", words: words.bytes, log: true, gap: 56 },
+  bytes: { title: "Bytes sent both ways", words: words.bytes, log: true, gap: 56 },
 };
 
 function drawCurves(host, task, state) {
   const pointsOf = ({ curves }) => {
     const curve = curves[state.y];
-    const points = curve.y.map((y, i) => [curve[state.x][i], y]);
+    // A run of an older version does not know its bytes on the wire, and has no points there.
+    const xs = state.x === "bytes" ? curve.bytes[state.count] ?? [] : curve[state.x];
+    const points = xs.map((x, i) => [x, curve.y[i]]);
     return horizontal[state.x].log ? points.filter(([x]) => x > 0) : points;
   };
   const all = task.runs.map((run) => ({ run, points: pointsOf(run) }));
-  const strong = ({ run }) => run.front.overall;
+  const strong = ({ run }) => run.front[state.count];
+  const counted = state.x === "bytes" ? `, ${task.counted[state.count]}` : "";
   const shown = all.filter((c) => c.points.length && (state.mode === "all" || strong(c)));
   // A run that diverges would squeeze all others flat, so it does not set the scale.
   const calm = shown.filter(({ run }) => run.status !== "diverged");
@@ -22,19 +25,20 @@ function drawCurves(host, task, state) {
   const least = ys.reduce((a, b) => Math.min(a, b), Infinity);
   const wide = least > 0 && ys.some((y) => y > 30 * least);
   const { root, at } = frame(host, {
-    height: 400, right: host.clientWidth < 600 ? 14 : 120,
+    height: 400, right: host.clientWidth < 600 ? 14 : roomForNames(task),
     description: `Training curves: ${state.y === "metric" ? `test ${task.metric}` : "training loss"}`,
-    x: { values: setting.map(([x]) => x), room: 0.02, ...horizontal[state.x] },
+    x: { values: setting.map(([x]) => x), room: 0.02, ...horizontal[state.x],
+      title: horizontal[state.x].title + counted },
     y: { values: ys, log: wide && (state.y === "loss" || !task.higherIsBetter), room: 0.04,
       words: state.y === "metric" ? metricWords(task) : words.plain,
       title: state.y === "metric" ? task.axis : "Training loss" },
   });
   const clip = clipTo(root, at.box, `clip-${host.closest("[data-task]").dataset.task}`);
   const pixels = (points) => points.map(([x, y]) => [at.x(x), at.y(y)]);
-  const curve = ({ run, points }) => drawCurve(run, pixels(points), at.box, clip);
+  const curve = (c) => drawCurve(c.run, strong(c), pixels(c.points), at.box, clip);
   root.append(...shown.filter((c) => !strong(c)).map(curve), ...shown.filter(strong).map(curve));
   if (host.clientWidth < 600) return root;
-  const best = bestOnes(task, shown, pixels);
+  const best = bestOnes(task, shown.filter(strong), pixels);
   const atEdge = best.every(({ anchors: [[x]] }) => x > at.box.right - 30);
   const obstacles = shown.filter(strong).flatMap(({ points }) => samples(pixels(points)));
   const bounds = { ...at.box, top: at.box.top - 12, right: host.clientWidth };
@@ -43,31 +47,36 @@ function drawCurves(host, task, state) {
   return root;
 }
 
+function roomForNames(task) {
+  const longest = task.series.reduce((most, key) => Math.max(most, seriesOf.get(key).label.length), 0);
+  return Math.max(120, 16 + 7.2 * longest);
+}
+
 function clipTo(root, { left, right, top, bottom }, id) {
   const area = svg("rect", { x: left, y: top - 4, width: right - left + 4, height: bottom - top + 4 });
   root.append(svg("clipPath", { id }, [area]));
   return `url(#${id})`;
 }
 
-function drawCurve(run, points, box, clip) {
-  const method = methods.get(run.method);
+function drawCurve(run, strong, points, box, clip) {
+  const series = seriesOf.get(run.series);
   const d = path(points);
   const [x, y] = points[points.length - 1];
   const level = Math.max(box.top, Math.min(y, box.bottom));
-  const mark = marker(method, Math.min(x, box.right), level, run.front.overall ? 5 : 4);
-  const line = svg("path", { class: "line", d, "stroke-dasharray": method.dash, "clip-path": clip });
+  const mark = marker(series, Math.min(x, box.right), level, strong ? 5 : 4);
+  const line = svg("path", { class: "line", d, "stroke-dasharray": series.dash, "clip-path": clip });
   const reach = svg("path", { class: "reach", d, "clip-path": clip });
-  return runGroup(run, method, run.front.overall, mark, [reach, line, mark]);
+  return runGroup(run, series, strong, mark, [reach, line, mark]);
 }
 
-// Each method's best run, to be named at its end.
-function bestOnes(task, shown, pixels) {
+// The best run of each series, to be named at its end.
+function bestOnes(task, strong, pixels) {
   const sign = task.higherIsBetter ? 1 : -1;
-  const named = task.methods.flatMap((name) => {
-    const own = shown.filter(({ run }) => run.method === name && run.front.overall);
+  const named = task.series.flatMap((key) => {
+    const own = strong.filter(({ run }) => run.series === key);
     if (!own.length) return [];
     const best = own.reduce((a, b) => (sign * b.run.value > sign * a.run.value ? b : a));
-    return [{ method: methods.get(name), anchors: pixels(best.points.slice(-1)) }];
+    return [{ series: seriesOf.get(key), anchors: pixels(best.points.slice(-1)) }];
   });
   return named.sort((a, b) => a.anchors[0][1] - b.anchors[0][1]);
 }

@@ -1,5 +1,8 @@
 // Names beside lines, each where it hides least.
 
+// A name that would hide more than this, or stand further off, is left to the legend.
+const dearest = 6;
+
 const spots = [[0, 10], [-15, 8], [15, 8], [-30, 8], [30, 8], [-45, 8], [45, 8], [-60, 8], [60, 8]].flatMap(
   ([dy, dx]) => [{ dx, dy, side: "start" }, { dx: -dx, dy, side: "end" }],
 ).concat([{ dx: 0, dy: -16, side: "middle" }, { dx: 0, dy: 16, side: "middle" }]);
@@ -7,22 +10,23 @@ const spots = [[0, 10], [-15, 8], [15, 8], [-30, 8], [30, 8], [-45, 8], [45, 8],
 // For lines that end at the right edge: one name below the other.
 const column = Array.from({ length: 40 }, (_, i) => ({ dx: 10, dy: 3 * i, side: "start" }));
 
-// `lines` are {method, anchors}: the places that a name may stand beside, the best one first.
+// `lines` are {series, anchors}: the places that a name may stand beside, the best one first.
 // `obstacles` are points that had better stay visible; names must stay inside `bounds`.
 function nameLines(root, lines, obstacles, bounds, allowed = spots) {
   const taken = [];
-  for (const { method, anchors } of lines) {
-    const width = 7.2 * method.label.length;
+  for (const { series, anchors } of lines) {
+    const width = 7.2 * series.label.length;
     const choices = anchors.flatMap((anchor, rank) => allowed.map((spot) => {
       const box = labelBox(anchor, spot, width);
       return { anchor, spot, box, cost: rank + labelCost(box, spot, taken, obstacles, bounds) };
     }));
     const best = choices.reduce((a, b) => (b.cost < a.cost ? b : a));
+    if (allowed === spots && best.cost > dearest) continue;
     taken.push(best.box);
     root.append(svg("text", {
-      class: `name ${method.look}`, "data-method": method.name, "text-anchor": best.spot.side,
+      class: `name ${series.look}`, "data-series": series.key, "text-anchor": best.spot.side,
       x: best.anchor[0] + best.spot.dx, y: best.anchor[1] + best.spot.dy + 4,
-    }, method.label));
+    }, series.label));
   }
 }
 
@@ -35,7 +39,7 @@ function labelCost(box, spot, taken, obstacles, bounds) {
   const hidden = obstacles.filter(
     ([x, y]) => x > box.left - 3 && x < box.right + 3 && y > box.top && y < box.bottom,
   ).length;
-  const overlaps = taken.some((other) => box.left < other.right && other.left < box.right
+  const overlaps = taken.some((other) => box.left < other.right + 6 && other.left < box.right + 6
     && box.top < other.bottom && other.top < box.bottom);
   const outside = box.left < bounds.left || box.right > bounds.right
     || box.top < bounds.top || box.bottom > bounds.bottom;

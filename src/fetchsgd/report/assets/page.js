@@ -1,20 +1,24 @@
 // Putting it together: each task has a state, and every control changes it and draws again.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const methods = new Map(data.methods.map((method) => [method.name, method]));
+const seriesOf = new Map(data.series.map((series) => [series.key, series]));
 
 function startTask(section, task) {
-  const state = { mode: "all", x: "round", y: "metric", hidden: new Set() };
+  const state = { mode: "all", count: task.count, x: "round", y: "metric", hidden: new Set() };
   const hosts = [...section.querySelectorAll(".chart")];
   const draw = (host) => {
     const { chart } = host.dataset;
     const root = chart === "curves" ? drawCurves(host, task, state) : drawScatter(host, task, chart, state);
-    for (const part of root.querySelectorAll("[data-method]")) {
-      part.classList.toggle("off", state.hidden.has(part.dataset.method));
+    for (const part of root.querySelectorAll("[data-series]")) {
+      part.classList.toggle("off", state.hidden.has(part.dataset.series));
     }
     walkable(root);
   };
-  const drawAll = () => hosts.forEach(draw);
+  const files = section.querySelectorAll(".files[data-count]");
+  const drawAll = () => {
+    files.forEach((links) => { links.hidden = links.dataset.count !== state.count; });
+    hosts.forEach(draw);
+  };
   fillLegend(section.querySelector(".legend"), task, state, drawAll);
   for (const group of section.querySelectorAll(".switch")) connectSwitch(group, state, drawAll);
   sortable(section.querySelector("table"));
@@ -22,19 +26,19 @@ function startTask(section, task) {
 }
 
 function fillLegend(legend, task, state, changed) {
-  for (const name of task.methods) {
-    const method = methods.get(name);
-    const sample = svg("svg", { width: 34, height: 14, viewBox: "-17 -7 34 14", class: method.look, "aria-hidden": true }, [
-      svg("path", { class: "line", d: "M-17,0H17", "stroke-dasharray": method.dash }), marker(method, 0, 0, 5),
+  for (const key of task.series) {
+    const series = seriesOf.get(key);
+    const sample = svg("svg", { width: 34, height: 14, viewBox: "-17 -7 34 14", class: series.look, "aria-hidden": true }, [
+      svg("path", { class: "line", d: "M-17,0H17", "stroke-dasharray": series.dash }), marker(series, 0, 0, 5),
     ]);
-    const button = html("button", undefined, [sample, method.label]);
+    const button = html("button", undefined, [sample, series.label]);
     button.type = "button";
-    button.dataset.method = name;
+    button.dataset.series = key;
     button.setAttribute("aria-pressed", true);
     button.addEventListener("click", () => {
-      const hide = !state.hidden.has(name);
-      if (hide) state.hidden.add(name);
-      else state.hidden.delete(name);
+      const hide = !state.hidden.has(key);
+      if (hide) state.hidden.add(key);
+      else state.hidden.delete(key);
       button.setAttribute("aria-pressed", !hide);
       changed();
     });

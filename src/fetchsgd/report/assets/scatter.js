@@ -1,41 +1,59 @@
-// The paper's figures: the metric against compression, and each method's frontier.
+// The paper's figures: the metric against compression, and the frontier of each series.
 
 function drawScatter(host, task, kind, state) {
-  const drawn = task.runs.filter((run) => run.drawn[kind]);
-  const inView = state.mode === "frontier" ? drawn.filter((run) => run.front[kind]) : drawn;
+  const drawn = task.groups.filter((group) => group.points[state.count][kind]);
+  const pointOf = (group) => group.points[state.count][kind];
+  const inFront = (group) => group.front[state.count][kind];
+  const inView = state.mode === "frontier" ? drawn.filter(inFront) : drawn;
+  const title = `${kind[0].toUpperCase()}${kind.slice(1)} compression, ${task.counted[state.count]}`;
+  const ratios = inView.map((group) => pointOf(group).compression);
   const { root, at } = frame(host, {
     height: 330, right: 14,
-    description: `Test ${task.metric} against ${kind} compression`,
-    x: { values: inView.map((r) => r.compression[kind]), log: true, words: words.times, room: 0.08, gap: 36,
-      title: `${kind[0].toUpperCase()}${kind.slice(1)} compression` },
-    y: { values: inView.map((r) => r.value), words: metricWords(task), title: task.axis, room: 0.08 },
+    description: `Test ${task.metric} against ${title.toLowerCase()}`,
+    // Numbers from a thousand on are wider.
+    x: { values: ratios, log: true, words: words.times, room: 0.08, gap: ratios.some((r) => r > 900) ? 50 : 36, title },
+    y: { values: inView.flatMap((g) => [pointOf(g).low, pointOf(g).high]), words: metricWords(task),
+      title: task.axis, room: 0.08 },
   });
-  const place = (run) => [at.x(run.compression[kind]), at.y(run.value)];
-  const point = (run, strong) => {
-    const method = methods.get(run.method);
-    const [x, y] = place(run);
-    const mark = marker(method, x, y, strong ? 5 : 4);
-    return runGroup(run, method, strong, mark, [svg("circle", { class: "reach", cx: x, cy: y, r: 9 }), mark]);
-  };
-  const front = new Map(task.methods.map((name) => [
-    name, inView.filter((run) => run.method === name && run.front[kind])
-      .sort((a, b) => a.compression[kind] - b.compression[kind]),
-  ]));
-  root.append(...inView.filter((run) => !run.front[kind]).map((run) => point(run, false)));
-  for (const [name, runs] of front) {
-    const method = methods.get(name);
-    const line = svg("path", { class: "line", d: path(runs.map(place)), "stroke-dasharray": method.dash });
-    root.append(svg("g", { class: method.look, "data-method": name }, [line]));
+  const place = (group) => [at.x(pointOf(group).compression), at.y(pointOf(group).value)];
+  const front = new Map(task.series.map((key) => [
+    key, inView.filter((group) => group.series === key && inFront(group))
+      .sort((a, b) => pointOf(a).compression - pointOf(b).compression),
+  ]).filter(([, groups]) => groups.length));
+  const mark = (group) => drawPoint(group, inFront(group), place(group), rangeOf(pointOf(group), at));
+  root.append(...inView.filter((group) => !inFront(group)).map(mark));
+  for (const [key, groups] of front) {
+    const series = seriesOf.get(key);
+    const line = svg("path", { class: "line", d: path(groups.map(place)), "stroke-dasharray": series.dash });
+    root.append(svg("g", { class: series.look, "data-series": key }, [line]));
   }
-  for (const runs of front.values()) root.append(...runs.map((run) => point(run, true)));
-  const fronts = [...front.values()].filter((runs) => runs.length).map((runs) => runs.map(place));
-  const named = [...front.keys()].filter((name) => front.get(name).length);
-  const lines = named.map((name, i) => ({
-    method: methods.get(name), anchors: [...fronts[i].slice(-1), ...fronts[i].slice(0, -1)],
-  }));
-  const obstacles = [...fronts.flatMap(samples), ...inView.flatMap((run) => [place(run), place(run)])];
-  nameLines(root, lines, obstacles, { ...at.box, right: at.box.right + 14 });
+  for (const groups of front.values()) root.append(...groups.map(mark));
+  nameFrontiers(root, front, inView.map(place), place, at.box);
   return root;
+}
+
+// A bar from the worst to the best seed, where there are several.
+function rangeOf({ compression, low, high }, at) {
+  if (low === high) return [];
+  const x = at.x(compression);
+  return [svg("line", { class: "range", x1: x, x2: x, y1: at.y(low), y2: at.y(high) })];
+}
+
+function drawPoint(group, strong, [x, y], range) {
+  const series = seriesOf.get(group.series);
+  const mark = marker(series, x, y, strong ? 5 : 4);
+  const reach = svg("circle", { class: "reach", cx: x, cy: y, r: 9 });
+  return runGroup(group, series, strong, mark, [reach, ...range, mark]);
+}
+
+function nameFrontiers(root, front, points, place, box) {
+  const lines = [...front].map(([key, groups]) => {
+    const places = groups.map(place);
+    return { series: seriesOf.get(key), anchors: [...places.slice(-1), ...places.slice(0, -1)] };
+  });
+  const fronts = [...front.values()].map((groups) => groups.map(place));
+  const obstacles = [...fronts.flatMap(samples), ...points, ...points, ...points];
+  nameLines(root, lines, obstacles, { ...box, right: box.right + 14 });
 }
 
 function metricWords(task) {

@@ -27,8 +27,8 @@ function svg(name, attributes = {}, children = []) {
   return element;
 }
 
-function marker(method, x, y, r) {
-  return svg("path", { class: "mark", d: shapes[method.marker](r), transform: `translate(${x},${y})` });
+function marker(series, x, y, r) {
+  return svg("path", { class: "mark", d: shapes[series.marker](r), transform: `translate(${x},${y})` });
 }
 
 function path(points) {

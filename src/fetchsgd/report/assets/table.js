@@ -1,7 +1,7 @@
 // Sorting the table. Unknown values stay at the end, whichever way it is sorted.
 
 function sortable(table) {
-  const heads = [...table.querySelectorAll("th")];
+  const heads = [...table.querySelectorAll("th[aria-sort]")];
   heads.forEach((head, column) => {
     head.querySelector("button").addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";

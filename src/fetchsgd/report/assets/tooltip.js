@@ -9,10 +9,10 @@ function html(name, text, children = []) {
   return element;
 }
 
-function showTip(run, method, target) {
+function showTip(run, series, target) {
   const details = run.details.flatMap(([name, value]) => [html("dt", name), html("dd", value)]);
   tip.replaceChildren(
-    html("strong", run.name), html("span", `${method.label}, ${run.status}`),
+    html("strong", run.name), html("span", `${series.label}, ${run.status}`),
     html("dl", undefined, details),
   );
   tip.hidden = false;
@@ -32,15 +32,15 @@ function hideTip() {
   tip.hidden = true;
 }
 
-// A group that stands for a run: it speaks, can be focused, and shows the tooltip beside `mark`.
-function runGroup(run, method, strong, mark, children) {
+// A group that stands for a run or for its seeds: it speaks, can be focused, and shows the tooltip beside `mark`.
+function runGroup(run, series, strong, mark, children) {
   const spoken = run.details.map(([name, value]) => `${name} ${value}`).join(", ");
   const group = svg("g", {
-    class: `run ${method.look} ${strong ? "strong" : "faint"}`, "data-run": run.id,
-    "data-method": method.name, tabindex: -1, role: "img",
-    "aria-label": `${method.label}, ${run.name}, ${run.status}: ${spoken}`,
+    class: `run ${series.look} ${strong ? "strong" : "faint"}`,
+    "data-series": series.key, tabindex: -1, role: "img",
+    "aria-label": `${series.label}, ${run.name}, ${run.status}: ${spoken}`,
   }, children);
-  const show = () => showTip(run, method, mark);
+  const show = () => showTip(run, series, mark);
   group.addEventListener("pointerenter", show);
   group.addEventListener("focus", show);
   group.addEventListener("pointerleave", hideTip);

@@ -1,0 +1,34 @@
+"""Series: the lines of a figure. A method has one as in the paper, and one with fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# The settings that say how numbers are written, with what they were before they were settings.
+NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
+STEPS_ONLY = ("download.step", "download.log")  # mean nothing for other grids
+
+
+class Series(NamedTuple):
+    """Runs of a method whose numbers are all plain 32-bit floats, or of which some are not."""
+
+    method: str
+    low_bit: bool = False
+
+    @property
+    def key(self) -> str:
+        """A name for scripts and data."""
+        return f"{self.method}-low-bit" if self.low_bit else self.method
+
+
+def series_of(method: str, settings: Mapping[str, Any]) -> Series:
+    plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
+    return Series(method, low_bit=not plain)
+
+
+def with_number_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that compare: older runs get what went without saying, and idle ones are dropped."""
+    full = {**settings, **{k: v for k, v in NUMBER_SETTINGS.items() if k not in settings}}
+    steps = full["download.grid"] == "steps"
+    return {key: value for key, value in full.items() if steps or key not in STEPS_ONLY}

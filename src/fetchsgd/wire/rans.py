@@ -1,0 +1,95 @@
+"""Range coding with asymmetric numeral systems (Duda 2013): symbols in as many bits as they inform.
+
+Frequencies are an input, so that each caller brings the model that suits its data. The loops are in
+rans_loops.py, the bytes are specified in docs/wire.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fetchsgd.wire.errors import WireError
+from fetchsgd.wire.frequencies import SYMBOLS, TOTAL, Frequencies
+from fetchsgd.wire.rans_loops import LANES, LOWEST, count_symbols, pop_symbols, push_symbols
+
+# A segment with fewer symbols has one lane: the other states would be a visible part of it.
+SHORT = 1 << 14
+STATE_BYTES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Frequencies of the 256 symbols, which add up to 2^14, and what the loops look up."""
+
+    frequencies: Frequencies
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        return np.cumsum(self.frequencies) - self.frequencies
+
+    @cached_property
+    def for_coding(self) -> tuple[NDArray[np.uint64], ...]:
+        """Frequencies, starts, and 2^46 / frequency rounded up."""
+        reciprocals = -(-(1 << 46) // np.maximum(self.frequencies, 1))
+        return tuple(a.astype(np.uint64) for a in (self.frequencies, self.starts, reciprocals))
+
+    @cached_property
+    def for_decoding(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        """The symbol of each of 2^14 slots; frequency and start of each symbol in one number."""
+        lookup = np.repeat(np.arange(SYMBOLS, dtype=np.uint8), self.frequencies)
+        # A frequency of 2^14 is the only one of 15 bits, and still fits above a start.
+        return lookup, (self.frequencies << 16 | self.starts).astype(np.uint32)
+
+    def bits(self, counts: NDArray[np.int64]) -> float:
+        """Bits that so many of each symbol take; each has a frequency."""
+        used = counts > 0
+        return float((counts[used] * np.log2(TOTAL / self.frequencies[used])).sum())
+
+
+def lanes(symbols: int) -> int:
+    """States that a segment of so many symbols has."""
+    return 1 if symbols < SHORT else LANES
+
+
+def histogram(symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
+    counts = np.zeros((4, SYMBOLS), dtype=np.int64)
+    count_symbols(symbols, counts)
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return total
+
+
+def encode(symbols: NDArray[np.uint8], model: Model) -> bytes:
+    """States, then words. Every symbol must have a frequency."""
+    states = np.full(lanes(len(symbols)), LOWEST, dtype=np.uint64)
+    words = np.empty(len(symbols) + 1, dtype=np.uint16)
+    below = push_symbols(symbols, words, states, *model.for_coding)
+    return states.astype("<u4").tobytes() + words[below + 1 :].astype("<u2").tobytes()
+
+
+def decode_into(out: NDArray[np.uint8], data: memoryview, model: Model) -> None:
+    """The opposite of `encode`: symbols until `out` is full, which must use up all of `data`."""
+    head = lanes(len(out)) * STATE_BYTES
+    states = np.frombuffer(data[:head], dtype="<u4").astype(np.uint32)
+    given = np.frombuffer(data[head:], dtype="<u2")
+    words = np.zeros(len(given) + LANES, dtype=np.uint16)
+    words[: len(given)] = given
+    if (states < LOWEST).any():
+        raise WireError("a state of the entropy coder is below 65536")
+    used = pop_symbols(out, words, states, *model.for_decoding)
+    if used != len(given) or (states != LOWEST).any():
+        raise WireError("entropy-coded data do not end where they should")
+
+
+def most_bytes(symbols: int) -> int:
+    """An upper bound of the size of so many symbols: a word each, and the states."""
+    return lanes(symbols) * STATE_BYTES + 2 * symbols
+
+
+def check_size(size: int, symbols: int) -> None:
+    """Refuse a size that states and words cannot have."""
+    if size < lanes(symbols) * STATE_BYTES or size % 2:
+        raise WireError(f"{symbols} entropy-coded symbols cannot have {size} bytes")

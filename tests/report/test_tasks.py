@@ -1,0 +1,187 @@
+"""Which runs are one point, which points are one series, and which of them are in front."""
+
+from __future__ import annotations
+
+import pytest
+
+from fetchsgd.report import find_runs
+from fetchsgd.report.details import group_details, group_name, group_status
+from fetchsgd.report.series import Series
+from fetchsgd.report.styles import series_styles
+from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.traffic import COUNTS, KINDS
+
+PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
+
+
+def only_task(folder):
+    (task,) = group_by_task(find_runs([folder]))
+    return task
+
+
+def names(groups):
+    return [group.runs[0].name for group in groups]
+
+
+def test_seeds_are_one_point_at_their_mean(make_run, tmp_path):
+    for seed, value, ratio in ((2, 0.90, 12.0), (0, 0.92, 8.0), (1, 0.94, 10.0)):
+        make_run(f"s{seed}", seed=seed, value=value, wire=(ratio, ratio))
+    (group,) = only_task(tmp_path).groups
+    point = group.point("upload", "wire")
+    assert [run.seed for run in group.runs] == [0, 1, 2]
+    assert (point.value, point.compression) == (pytest.approx(0.92), pytest.approx(10))
+    assert (point.low, point.high) == (0.90, 0.94)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"options": {"k": 5}},
+        {"method": "local_topk"},
+        {"task": "femnist"},
+        {"epochs": 12.0},
+        {"numbers": {"bits": 4}},
+    ],
+)
+def test_runs_that_differ_in_more_than_their_seed_are_points_of_their_own(
+    make_run, tmp_path, other
+):
+    make_run("one", options={"k": 50})
+    make_run("other", **{"options": {"k": 50}, **other}, seed=1)
+    groups = [group for task in group_by_task(find_runs([tmp_path])) for group in task.groups]
+    assert len(groups) == 2
+
+
+def test_a_run_of_an_older_version_is_a_seed_of_the_same_settings(make_run, tmp_path):
+    make_run("old", seed=0, value=0.8, wire=None)
+    make_run("new", seed=1, value=0.9)
+    (group,) = only_task(tmp_path).groups
+    assert group.point("overall", "wire").value == 0.9
+    assert group.point("overall", "paper").value == pytest.approx(0.85)
+
+
+def test_a_seed_that_diverged_is_told_and_not_averaged(make_run, tmp_path):
+    make_run("a", seed=0, value=0.9)
+    make_run("b", seed=1, value=0.8)
+    make_run("c", seed=2, value=0.1, status="diverged")
+    task = only_task(tmp_path)
+    (group,) = task.groups
+    details = dict(group_details(group, task, []))
+    assert group.point("overall", "wire").low == 0.8
+    assert group_name(group) == "a and 2 more seeds"
+    assert group_status(group) == "mean of 2 seeds"
+    assert details["mean accuracy"] == "85.00 %"
+    assert details["min to max"] == "80.00 % to 90.00 %"
+    assert details["seeds"] == "0, 1 (n = 2)"
+    assert details["diverged, not in the mean"] == "seed 2"
+
+
+def test_seeds_that_all_diverged_are_no_point(make_run, tmp_path):
+    for seed in (0, 1):
+        make_run(f"s{seed}", seed=seed, value=None, compression=None, status="diverged")
+    task = only_task(tmp_path)
+    assert task.groups[0].point("overall", "paper") is None
+    assert ("accuracy", "–") in group_details(task.groups[0], task, [])
+
+
+def test_details_name_bits_and_grid_and_both_counts(make_run, tmp_path):
+    make_run("a", numbers={"bits": 4, "grid": "steps", "step": 0.25}, wire=(80.0, 80.0))
+    make_run("b", numbers={"bits": 8, "grid": "float16"})
+    task = only_task(tmp_path)
+    found = {group.runs[0].name: dict(group_details(group, task, [])) for group in task.groups}
+    assert found["a"]["upload.bits"] == "4"
+    assert (found["a"]["download.grid"], found["a"]["download.step"]) == ("steps", "0.25")
+    assert found["a"]["upload compression"] == "80× (paper 10×)"
+    assert found["b"]["download.grid"] == "float16"
+    assert "download.step" not in found["b"]
+
+
+def test_low_bit_runs_have_a_frontier_beside_that_of_their_method(make_run, tmp_path):
+    make_run("plain", value=0.90, wire=(8.0, 8.0))
+    make_run("bits8", value=0.91, wire=(30.0, 30.0), numbers={"bits": 8})
+    make_run("bits2", value=0.89, wire=(90.0, 90.0), numbers={"bits": 2})
+    task = only_task(tmp_path)
+    assert task.series == [PLAIN, LOW_BIT]
+    assert names(task.frontier_of(PLAIN, "overall", "wire")) == ["plain"]
+    assert names(task.frontier_of(LOW_BIT, "overall", "wire")) == ["bits8", "bits2"]
+
+
+def test_the_frontier_on_the_wire_is_that_of_the_numbers_on_the_wire(make_run, tmp_path):
+    make_run("a", options={"k": 1}, value=0.90, compression=(10.0, 10.0), wire=(5.0, 5.0))
+    make_run("b", options={"k": 2}, value=0.89, compression=(5.0, 5.0), wire=(10.0, 10.0))
+    task = only_task(tmp_path)
+    assert names(task.frontier_of(PLAIN, "upload", "paper")) == ["a"]
+    assert names(task.frontier_of(PLAIN, "upload", "wire")) == ["a", "b"]
+
+
+def test_the_mean_of_the_seeds_decides_what_is_in_front(make_run, tmp_path):
+    make_run("lucky", options={"k": 1}, seed=0, value=0.95, wire=(5.0, 5.0))
+    make_run("luckless", options={"k": 1}, seed=1, value=0.75, wire=(5.0, 5.0))
+    make_run("steady", options={"k": 2}, value=0.90, wire=(9.0, 9.0))
+    assert names(only_task(tmp_path).frontier_of(PLAIN, "upload", "wire")) == ["steady"]
+
+
+@pytest.mark.parametrize(
+    ("wires", "counts", "first"),
+    [
+        ([(8.0, 8.0), (9.0, 9.0)], COUNTS, "wire"),
+        ([(8.0, 8.0), None], COUNTS, "paper"),
+        ([None, None], ("paper",), "paper"),
+    ],
+)
+def test_the_wire_comes_first_where_every_finished_run_has_it(
+    make_run, tmp_path, wires, counts, first
+):
+    for index, wire in enumerate(wires):
+        make_run(f"r{index}", options={"k": index}, wire=wire)
+    make_run("going", status="unfinished", wire=None)
+    task = only_task(tmp_path)
+    assert (task.counts, task.count) == (counts, first)
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([{}, {"numbers": {"bits": 4}}], True),
+        ([{}, {"options": {"k": 5}}], False),
+        ([{"numbers": {"bits": 4}}], False),
+        ([{"wire": None}, {"numbers": {"bits": 4}}], False),
+        ([{}, {"numbers": {"bits": 4}, "status": "diverged", "value": None}], False),
+    ],
+)
+def test_frontiers_are_compared_where_both_sorts_are_on_the_wire(
+    make_run, tmp_path, runs, expected
+):
+    for index, options in enumerate(runs):
+        make_run(f"r{index}", **options)
+    assert only_task(tmp_path).has_both_sorts == expected
+
+
+def test_diverged_and_unfinished_runs_are_never_in_front(study):
+    for task in group_by_task(find_runs([study])):
+        for kind in KINDS:
+            front = [task.groups[index] for index in task.in_front(kind, "wire")]
+            assert {group.series for group in front} == set(task.series)
+            averaged = [run for group in front for run in group.drawn(kind, "wire")]
+            assert {run.status for run in averaged} == {"finished"}
+
+
+def test_a_diverged_run_with_the_best_numbers_is_not_in_front(make_run, tmp_path):
+    make_run("good", options={"k": 1}, value=0.8, wire=(2.0, 2.0))
+    make_run("bad", options={"k": 2}, value=0.9, wire=(9.0, 9.0), status="diverged")
+    assert names(only_task(tmp_path).frontier_of(PLAIN, "overall", "wire")) == ["good"]
+
+
+def test_no_two_series_look_the_same():
+    methods = ("fetchsgd", "local_topk", "fedavg", "true_topk", "uncompressed", "new", "newer")
+    both = [Series(method, low_bit) for method in methods for low_bit in (False, True)]
+    styles = series_styles(both)
+    assert list(styles)[:2] == [PLAIN, LOW_BIT]
+    assert styles[LOW_BIT].label == "FetchSGD, low-bit"
+    for looks in (
+        {(style.marker, style.hollow) for style in styles.values()},
+        {style.look.light for style in styles.values()},
+        {style.look.dark for style in styles.values()},
+        {style.look.dash for style in styles.values()},
+    ):
+        assert len(looks) == len(both)

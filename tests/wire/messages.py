@@ -1,0 +1,137 @@
+"""Payloads and messages that the tests of the wire format share."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+import torch
+
+from fetchsgd.wire import (
+    DenseVector,
+    Floats,
+    Integers,
+    Quantised,
+    SketchTable,
+    SparseUpdate,
+    WholeModel,
+    encode,
+)
+from fetchsgd.wire.choices import Choices
+from fetchsgd.wire.codec import write
+from fetchsgd.wire.frequencies import TOTAL, normalise
+from fetchsgd.wire.gaps import best_code
+from fetchsgd.wire.integers import symbols_of
+from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
+from fetchsgd.wire.quantised import CELLS_PER_SYMBOL, RUN, num_runs
+from fetchsgd.wire.rans import histogram
+
+
+def same(a, b) -> bool:
+    """Equal to the bit, NaNs included."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+        return a.view(bits).equal(b.view(bits))
+    if is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return a == b
+
+
+def symbols_of_cells(levels: np.ndarray, bits: int) -> np.ndarray:
+    """Levels from 0 to 2 L, in whole runs, as symbols."""
+    per_symbol = CELLS_PER_SYMBOL[bits]
+    parts = levels.reshape(-1, per_symbol, RUN // per_symbol)
+    return sum(parts[:, i] << bits * i for i in range(per_symbol)).astype(np.uint8).ravel()
+
+
+def quantised(bits: int, count: int, rng: np.random.Generator, spread: float = 0.33) -> Quantised:
+    """Gaussian cells whose standard deviation is `spread` of the scale."""
+    top = 2 ** (bits - 1) - 1
+    levels = np.full(num_runs(count) * RUN, top)
+    levels[:count] += np.clip(np.rint(rng.normal(size=count) * top * spread), -top, top).astype(int)
+    scales = torch.from_numpy(rng.random(num_runs(count), dtype=np.float32)).bfloat16().float()
+    return Quantised(bits, count, scales, torch.from_numpy(symbols_of_cells(levels, bits)))
+
+
+def integers(count: int, rng: np.random.Generator, scale: float = 3) -> Integers:
+    """Whole numbers that are not zero."""
+    values = np.rint(rng.normal(size=count) * scale).astype(np.int64)
+    return Integers(torch.from_numpy(np.where(values == 0, 1, values)))
+
+
+def subset(dim: int, count: int, kind: str, rng: np.random.Generator) -> torch.Tensor:
+    """Sorted positions: anywhere, in runs of 64, all in one run, or evenly spaced."""
+    if kind == "random":
+        found = np.sort(rng.choice(dim, count, replace=False))
+    elif kind == "runs":
+        starts = np.sort(rng.choice(dim // 64, -(-count // 64), replace=False)) * 64
+        found = (starts[:, None] + np.arange(64)).ravel()[:count]
+    elif kind == "front":
+        found = np.arange(count)
+    else:
+        found = np.arange(count) * (dim // max(count, 1))
+    return torch.from_numpy(found)
+
+
+def one_of_each() -> dict[str, bytes]:
+    """A small message of each kind and format."""
+    rng = np.random.default_rng(0)
+    three = torch.tensor([1.0, -2.0, float("nan")])
+    found = {
+        "dense-float32": encode(DenseVector(Floats(three), 7)),
+        "model-float16": encode(WholeModel(Floats(three.half()))),
+        "sketch-bfloat16": encode(SketchTable(9, 1, 3, 2, 5, Floats(three.bfloat16()))),
+        "dense-integers": encode(DenseVector(integers(40, rng, 30))),
+        "integers-of-all-sizes": encode(DenseVector(Integers(2 ** torch.arange(63)))),
+    }
+    for bits in CELLS_PER_SYMBOL:
+        cells = DenseVector(quantised(bits, 300, rng, 0.3))
+        counts = histogram(cells.values.symbols.numpy())
+        found[f"packed-{bits}"] = write(cells, Choices(0x10 + bits))
+        found[f"explicit-{bits}"] = write(cells, Choices(0x20 + bits, normalise(counts, TOTAL)))
+        if bits < 6:
+            found[f"cells-{bits}"] = encode(cells)
+    sparse = SparseUpdate(300, subset(300, 40, "random", rng), integers(40, rng))
+    table = normalise(histogram(symbols_of(sparse.values.values.numpy())), TOTAL)
+    found["sparse-joint"] = encode(sparse)
+    found["sparse-integers"] = write(sparse, Choices(4, table, GOLOMB))
+    floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()))
+    found["sparse-bitmap"] = write(floats, Choices(2, None, BITMAP))
+    found["sparse-golomb"] = write(floats, Choices(2, None, GOLOMB))
+    found["sparse-gaps"] = write(floats, Choices(2, None, GAPS, best_code(300, 40)))
+    found["sparse-all"] = encode(SparseUpdate(3, torch.arange(3), Floats(three)))
+    found["sparse-none"] = encode(SparseUpdate(3, torch.arange(0), Floats(three[:0])))
+    return found
+
+
+def plain(payload) -> dict:
+    """A payload as the reader of the page gives it."""
+    names = {
+        DenseVector: "dense",
+        SketchTable: "sketch",
+        SparseUpdate: "sparse",
+        WholeModel: "model",
+    }
+    found = {"kind": names[type(payload)], "round": payload.round}
+    if isinstance(payload, SketchTable):
+        found |= {name: getattr(payload, name) for name in ("dim", "rows", "cols", "block", "seed")}
+    if isinstance(payload, SparseUpdate):
+        found |= {"dim": payload.dim, "indices": payload.indices.tolist()}
+    values = payload.values
+    if isinstance(values, Floats):
+        return found | {"floats": values.values.tolist()}
+    if isinstance(values, Integers):
+        return found | {"integers": values.values.tolist()}
+    return found | {"bits": values.bits, "scales": values.scales.tolist(), "levels": levels(values)}
+
+
+def levels(cells: Quantised) -> list[int]:
+    parts = RUN // CELLS_PER_SYMBOL[cells.bits]
+    symbols = cells.symbols.numpy().astype(int).reshape(-1, 1, parts)
+    shifts = cells.bits * np.arange(CELLS_PER_SYMBOL[cells.bits])[:, None]
+    stored = (symbols >> shifts & 2**cells.bits - 1).ravel()[: cells.count]
+    return (stored - 2 ** (cells.bits - 1) + 1).tolist()
