@@ -99,9 +99,7 @@ def test_counted_bytes_are_those_of_the_messages(bits, tail):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fewer_bits_count_for_the_wire_and_not_for_the_paper(method, tmp_path):
-    results = {
-        bits: make(method, f"bits={bits}").execute(tmp_path / str(bits)) for bits in (32, 8)
-    }
+    results = {bits: make(method, f"bits={bits}").execute(tmp_path / str(bits)) for bits in (32, 8)}
     paper = [result["upload_bytes"] for result in results.values()]
     assert paper[0] == pytest.approx(paper[1], rel=0.05)  # zeros are not counted by the paper
     if method != "local_topk":  # its 20 values do not fill a run

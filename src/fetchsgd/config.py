@@ -27,7 +27,15 @@ from fetchsgd.tasks import Task, find_task, task_options
 from fetchsgd.toml_files import Settings
 
 SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
-SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download")  # so `epochs` is train.epochs
+SHORT_KEYS = (
+    "method",
+    "train",
+    "schedule",
+    "task",
+    "local",
+    "upload",
+    "download",
+)  # so `epochs` is train.epochs
 NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 

@@ -127,7 +127,9 @@ class Ledger:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything there is to save."""
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "downloads"}
+        own = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "downloads"
+        }
         return own | {f"downloads.{n}": part for n, part in self.downloads.tensors().items()}
 
     @classmethod

@@ -99,7 +99,8 @@ def _name(given: Settings, chosen: dict[str, Any]) -> str:
         if key == "method.name":
             continue
         label = f"local_{name}" if section == "local" else name
-        parts.append(f"{label}{value:g}" if isinstance(value, int | float) else f"{label}-{value}")
+        shown = f"{value:g}" if isinstance(value, float) else f"{value}"
+        parts.append(f"{label}{shown}" if isinstance(value, int | float) else f"{label}-{shown}")
     return "-".join(parts).replace("/", "_").replace(":", "_")
 
 

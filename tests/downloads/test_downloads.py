@@ -174,3 +174,34 @@ def test_a_log_is_restored_from_its_tensors():
     assert (copy.oldest, copy.newest) == (3, 7)
     for a, b in zip(copy.since(4), server.downloads.log.since(4), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
+    """In Triton's interpreter, with tiles so small that there are several."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter is for machines without a GPU")
+    from fetchsgd.downloads import walk, walk_cuda
+
+    monkeypatch.setattr(walk_cuda, "TILE", 100)
+    server = Server("steps", 5, log=100)
+    for _ in range(rounds):
+        server.step(scale=3.0)
+    held = [0, rounds, rounds // 2, 1, rounds // 2]
+    log, steps = server.downloads.log, server.position.steps
+    expected = sum_histograms(log, held, steps)
+    monkeypatch.setattr(walk, "_add_up", walk_cuda.add_up)
+    assert torch.equal(sum_histograms(log, held, steps), expected)
+
+
+@pytest.mark.gpu
+def test_the_walk_on_the_gpu():
+    server = Server("steps", 5, log=100)
+    for _ in range(60):
+        server.step(scale=3.0)
+    log, steps, held = server.downloads.log, server.position.steps, [0, 60, 59, 3, 30, 30]
+    expected = sum_histograms(log, held, steps)
+    copy = StepLog(server.dim, 100)
+    copy.restore(server.downloads.tensors(), torch.device("cuda"))
+    assert torch.equal(sum_histograms(copy, held, steps.cuda()).cpu(), expected)

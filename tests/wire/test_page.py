@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 VECTORS = {
     name: (bytes.fromhex(hexadecimal), json.loads(meaning))
     for name, hexadecimal, meaning in re.findall(
-        r"^\*\*(.+)\*\*\n\n((?:    [0-9a-f]+\n)+)\n```json\n(.*?)```", PAGE, re.M | re.S
+        r"^\*\*([^\n]+)\*\*\n\n((?:    [0-9a-f]+\n)+)\n```json\n(.*?)```", PAGE, re.M | re.S
     )
 }
 

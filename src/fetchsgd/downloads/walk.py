@@ -7,12 +7,11 @@ along, so a step of the walk costs what the update has entries, not what the mod
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from fetchsgd.downloads.step_log import StepLog
+from fetchsgd.downloads.step_log import Entry, StepLog
 from fetchsgd.downloads.walk_loops import add_update
 
 SYMBOLS = 256
@@ -26,10 +25,10 @@ def sum_histograms(
     walked = [version for version in versions if version >= log.oldest and version > 0]
     # Row i holds what changes between the versions i - 1 and i of the walk; the last, all of n.
     change = torch.zeros(len(walked) + 1, SYMBOLS, dtype=torch.int32, device=steps.device)
-    _walk_back(log, walked, change)
+    _add_up(log.dim, _stages(log, walked), change)
     if len(walked) < len(versions):
-        everywhere = torch.arange(log.dim, device=steps.device)
-        _add(torch.zeros_like(steps), change[-1], everywhere, steps)
+        everything = Entry(log.newest, torch.arange(log.dim, device=steps.device), steps)
+        _add_up(log.dim, [(len(walked), everything)], change)
     counts = change.long()
     counts[:-1] = counts[:-1].cumsum(dim=0)
     counts[:, 0] += log.dim
@@ -37,33 +36,25 @@ def sum_histograms(
     return counts[torch.tensor([row.get(version, len(walked)) for version in held])]
 
 
-def _walk_back(log: StepLog, walked: list[int], change: Int32[Tensor, "n 256"]) -> None:
-    if not walked:
-        return
-    total = torch.zeros(log.dim, dtype=torch.int32, device=change.device)
-    slot = 0
+def _stages(log: StepLog, walked: list[int]) -> list[tuple[int, Entry]]:
+    """The updates on the way back to the last version, each with the first row that it is part of."""
+    stages, row = [], 0
     for entry in reversed(log.entries):
-        while entry.version <= walked[slot]:
-            slot += 1
-            if slot == len(walked):
-                return
-        _add(total, change[slot], entry.indices, entry.steps)
+        while row < len(walked) and entry.version <= walked[row]:
+            row += 1
+        if row == len(walked):
+            break
+        stages.append((row, entry))
+    return stages
 
 
-def _add(
-    total: Int32[Tensor, " dim"],
-    change: Int32[Tensor, " 256"],
-    indices: Int64[Tensor, " n"],
-    steps: Int32[Tensor, " n"],
-) -> None:
-    """Add an update to the sums, and what that does to their histogram to `change`, in place."""
-    if total.is_cuda:
-        from fetchsgd.downloads.walk_programs import SPAN, add_update_on_gpu
+def _add_up(dim: int, stages: list[tuple[int, Entry]], change: Int32[Tensor, "rows 256"]) -> None:
+    """Add updates up; what each does to the histogram of the sums goes to its row of `change`."""
+    if change.is_cuda:
+        from fetchsgd.downloads.walk_cuda import add_up
 
-        if len(indices):
-            add_update_on_gpu[(-(-len(indices) // SPAN),)](
-                total, change, indices, steps, len(indices), SPAN=SPAN
-            )
-    else:
-        arrays: list[np.ndarray] = [t.numpy() for t in (total, change, indices, steps)]
-        add_update(*arrays)
+        add_up(dim, stages, change)
+        return
+    total = torch.zeros(dim, dtype=torch.int32).numpy()
+    for row, entry in stages:
+        add_update(total, change[row].numpy(), entry.indices.numpy(), entry.steps.numpy())

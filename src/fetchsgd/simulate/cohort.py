@@ -105,7 +105,9 @@ class CohortAtWork:
             chosen = torch.from_numpy(clients[start : start + step]).to(weights.device)
             loss = part.weights @ losses
             if isinstance(self.method, LocalMethod):
-                more = Merged(*self._choose_each(vectors, part.weights, chosen, round, memory), loss)
+                more = Merged(
+                    *self._choose_each(vectors, part.weights, chosen, round, memory), loss
+                )
             else:
                 more = Merged(*self._compress_each(vectors, part.weights, chosen, round), loss)
             merged = more if merged is None else merged.and_also(more)

@@ -43,7 +43,7 @@ def quantised_bytes(
     if count == 0:
         return smallest
     candidates = [_explicit(counts)]
-    if CELLS_PER_SYMBOL[bits] > 1:
+    if CELLS_PER_SYMBOL[bits] > 1 and symbols < SEGMENT:  # beyond, a table hardly matters
         candidates.append(_by_cells(counts, bits))
     for table, coded_bits in candidates:
         size = 2 * num_runs(count) + table + stream_bytes(symbols, coded_bits)

@@ -24,9 +24,11 @@ from fetchsgd.sketch.kernels.selection import Collected
 
 # Coordinates that one program estimates.
 SPAN = 512
-# Cells that one program sums, and runs that it reads at once, in a single warp.
+# Cells that one program sums, and runs that it reads at once, in a single warp: fewer where fewer
+# cover a tile.
 TILE = 128
 RUNS_AT_ONCE = 32
+FEW_RUNS = 4
 # Programs that keep the card busy; a small table is split further to reach this many.
 ENOUGH_PROGRAMS = 2048
 
@@ -72,7 +74,7 @@ class TritonKernels:
             splits,
             BLOCK=h.block,
             TILE=TILE,
-            RUNS=RUNS_AT_ONCE,
+            RUNS=FEW_RUNS if self._runs_in_tile <= 2 * FEW_RUNS else RUNS_AT_ONCE,
             IN_PIECES=len(pieces) > 1,
             num_warps=1,
         )
@@ -207,9 +209,13 @@ class TritonKernels:
         return self.layouts[lengths]
 
     def _splits(self, programs: int) -> int:
-        runs_in_tile = self.hash.num_blocks * (TILE + self.hash.block) // self.hash.cols
-        most = max(runs_in_tile // (4 * RUNS_AT_ONCE), 1)
+        most = max(self._runs_in_tile // (4 * RUNS_AT_ONCE), 1)
         return min(-(-ENOUGH_PROGRAMS // max(programs, 1)), most)
+
+    @property
+    def _runs_in_tile(self) -> int:
+        """How many runs cover a part of a tile, on average."""
+        return self.hash.num_blocks * (TILE + self.hash.block) // self.hash.cols
 
     def _spans(self) -> tuple[int]:
         return (-(-self.hash.dim // SPAN),)
