@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-gpu lint format bench bench-rivals clean
+.PHONY: setup demo test test-gpu fuzz lint format bench bench-rivals clean
 
 setup: $(READY)
 
@@ -21,6 +21,16 @@ test: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu
 
+# Ten minutes of hostile messages: compiled loops, then loops that the fuzzer sees into.
+FUZZ = PYTHONPATH=build/atheris $(BIN)/python tests/fuzz/wire_fuzz.py
+FUZZ_OPTIONS = build/fuzz-corpus -max_total_time=300 -max_len=2048 -artifact_prefix=build/
+
+fuzz: setup
+	@mkdir -p build/fuzz-corpus
+	$(BIN)/python -m pip install --quiet --target build/atheris --upgrade atheris==3.0.0
+	$(FUZZ) $(FUZZ_OPTIONS)
+	$(FUZZ) --loops $(FUZZ_OPTIONS)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,9 +46,11 @@ HAS_GPU = $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_availa
 bench: setup
 	$(BIN)/python benchmarks/sketch.py --device cpu --out $(RESULTS)/sketch-cpu.json
 	$(BIN)/python benchmarks/rounds.py --device cpu --out $(RESULTS)/rounds-cpu.json
+	$(BIN)/python benchmarks/wire.py --device cpu --out $(RESULTS)/wire-cpu.json
 	@if $(HAS_GPU); then \
 		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \
-		$(BIN)/python benchmarks/rounds.py --device cuda --out $(RESULTS)/rounds-cuda.json; \
+		$(BIN)/python benchmarks/rounds.py --device cuda --out $(RESULTS)/rounds-cuda.json && \
+		$(BIN)/python benchmarks/wire.py --device cuda --out $(RESULTS)/wire-cuda.json; \
 	else echo "no GPU here: $(RESULTS)/*-cuda.json are left as they are"; fi
 
 # Flower's simulation and pfl, in an environment of their own.

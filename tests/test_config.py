@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fetchsgd.config import resolve
-from fetchsgd.toml_files import write_toml
 from fetchsgd.errors import UserError
 from fetchsgd.simulate import Run
+from fetchsgd.toml_files import write_toml
 
 TINY = {"task": {"name": "tinytask:tiny"}}
 

@@ -1,4 +1,5 @@
-"""Grids: what is sent lies on the grid, what is not sent is kept, and clients end up with the same bits."""
+"""Grids: what is sent lies on the grid, what is not sent is kept, and clients end up with the same
+bits."""
 
 import numpy as np
 import pytest

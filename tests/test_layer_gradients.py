@@ -19,7 +19,6 @@ from fetchsgd import layer_gradients
 from fetchsgd.client import Cohort
 from fetchsgd.tasks.digits import network
 from fetchsgd.tasks.resnet9 import ResNet9
-from fetchsgd.vector import FlatModel
 
 
 class Flattened(OnPositions):

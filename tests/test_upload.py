@@ -1,4 +1,4 @@
-"""Every client rounds its own numbers; means stay right; counted bytes are those of real messages."""
+"""Every client rounds its own numbers, means stay right, and counted bytes are those sent."""
 
 import numpy as np
 import pytest

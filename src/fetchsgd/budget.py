@@ -1,13 +1,13 @@
 """`--budget`: settings that keep what one client sends in one round below so many bytes.
 
-The rule, for FetchSGD. Rounding noise averages out over the cohort, collisions in the table do not: so
-at equal bytes a wide table with few bits beats a narrow one with many. We take 2 bits and widen the table
-until it has half as many cells as the model has weights; what is left of the budget buys more bits.
-Methods that send whole vectors take the most bits that fit. Local top-k takes 8 bits and as many
-coordinates as fit.
+The rule, for FetchSGD. Rounding noise averages out over the cohort, collisions in the table do not:
+so at equal bytes a wide table with few bits beats a narrow one with many. We take 2 bits and widen
+the table until it has half as many cells as the model has weights; what is left of the budget buys
+more bits. Methods that send whole vectors take the most bits that fit. Local top-k takes 8 bits and
+as many coordinates as fit.
 
-Costs are those of normally distributed numbers. Gradients have heavier tails, which take less once they
-are entropy-coded, so what is sent stays below the budget.
+Costs are those of normally distributed numbers. Gradients have heavier tails, which take less once
+they are entropy-coded, so what is sent stays below the budget.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fetchsgd.errors import UserError
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 # Bits that a normally distributed number takes on the wire, its share of the scale included.
-CELL_BITS = {2: 1.21, 3: 1.97, 4: 3.08, 6: 5.11, 8: 7.13, 16: 16.0, 32: 32.0}
+CELL_BITS = {2: 1.18, 3: 2.24, 4: 3.37, 6: 5.49, 8: 7.52, 16: 16.0, 32: 32.0}
 WIDEST = 0.5  # cells of a table per weight of the model
-TABLES = 300  # bytes for the tables of the entropy coder
+TABLES = 400  # bytes for the tables of the entropy coder
 TOP_K_BITS = 8
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}

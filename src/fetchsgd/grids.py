@@ -50,7 +50,7 @@ class Grid(Protocol):
         ...
 
     def move(self, position: Position, sent: Update) -> Position:
-        """weights - sent, which `deliver` has chosen (Algorithm 1, line 15)."""
+        """Subtract what `deliver` has chosen (Algorithm 1, line 15)."""
         ...
 
 
@@ -97,7 +97,7 @@ class StepGrid:
     def of(cls, model: FlatModel, origin: Float32[Tensor, " dim"], fraction: float) -> StepGrid:
         """Steps are a fraction of the standard deviation of a tensor's initial weights.
 
-        A tensor whose weights all start equal, such as a bias of zeros, takes the mean of the others.
+        A tensor whose weights all start equal, such as a bias of zeros, takes the others' mean.
         """
         spread = torch.stack([part.std(correction=0) for part in model.views(origin)])
         varied = spread > 0

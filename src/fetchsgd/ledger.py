@@ -1,7 +1,7 @@
 """Who holds which version of the model, and what that makes them send and fetch.
 
-Bytes are counted twice. As the paper counts them: 4 for every number that is not zero, and nothing for
-saying which. And as they go over the wire: positions, scales, headers and all (fetchsgd.wire).
+Bytes are counted twice. As the paper counts them: 4 for every number that is not zero, and nothing
+for saying which. And as they go over the wire: positions, scales, headers and all (fetchsgd.wire).
 
 A client that was last seen at round s fetches the coordinates that changed after s. Instead of old
 weights we keep, for every coordinate, the round that changed it last, and how many coordinates each

@@ -1,8 +1,8 @@
 """What a client's numbers become on the way up, and how many bytes they take (Algorithm 1, line 8).
 
-Below 32 bits every client rounds its own numbers at random, so that the mean over the cohort stays right
-and the noise averages out. The dice depend on the run's seed, the round and the client alone: a
-simulated client and a real one round alike.
+Below 32 bits every client rounds its own numbers at random, so that the mean over the cohort stays
+right and the noise averages out. The dice depend on the run's seed, the round and the client alone:
+a simulated client and a real one round alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.randomness import number
-from fetchsgd.wire.quantised import QuantisedRows, quantise_rows, round_to_bfloat16
+from fetchsgd.wire import QuantisedRows, quantise_rows, round_to_bfloat16
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes, quantised_bytes
 
 
@@ -36,7 +36,7 @@ class Upload:
         clients: Int64[Tensor, " n"],
         round: int,
     ) -> tuple[Float32[Tensor, " count"], Float64[Tensor, ""]]:
-        """The weighted sum of what clients with these numbers send, and the bytes of all of them."""
+        """The weighted sum of what clients with these numbers send, and the bytes of all."""
         if self.bits >= 16:
             return weights @ self._floats(rows, clients, round), self.float_bytes(*rows.shape)
         sent = self._quantised(rows, clients, round)

@@ -197,7 +197,7 @@ def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
 
 @pytest.mark.gpu
 def test_the_walk_on_the_gpu():
-    server = Server("steps", 5, log=100)
+    server = Server("steps", 5, rounds=100, log=100)
     for _ in range(60):
         server.step(scale=3.0)
     log, steps, held = server.downloads.log, server.position.steps, [0, 60, 59, 3, 30, 30]

@@ -58,6 +58,9 @@ def test_equal_seeds_give_equal_runs(method, tmp_path):
     assert not torch.equal(weights(tmp_path / "a"), weights(tmp_path / "c"))
 
 
+TRAFFIC = [f"{count}{way}load_bytes" for count in ("", "wire_") for way in ("up", "down")]
+
+
 class StopError(Exception):
     pass
 
@@ -68,6 +71,9 @@ class StopError(Exception):
     [
         *((method, ()) for method in METHODS),
         ("local_topk", ("local_error=true", "local_momentum=0.5")),
+        ("fetchsgd", ("bits=2", "grid=steps", "log=3")),
+        ("true_topk", ("bits=4", "grid=float16")),
+        ("uncompressed", ("bits=8", "grid=steps")),
     ],
     ids=str,
 )
@@ -84,7 +90,7 @@ def test_resumed_equals_uninterrupted(method, sets, stop_at, tmp_path):
     result = make(method, *sets).execute(tmp_path / "cut", resume=True)
     assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     # train_loss is a mean over the rounds since the checkpoint, so it may differ.
-    for key in ("value", "test_loss", "upload_bytes", "download_bytes"):
+    for key in ("value", "test_loss", *TRAFFIC):
         assert result[key] == whole[key]
     assert [line["round"] for line in lines(tmp_path / "cut")] == [
         line["round"] for line in lines(tmp_path / "whole")

@@ -67,9 +67,9 @@ def subset(dim: int, count: int, kind: str, rng: np.random.Generator) -> torch.T
     """Sorted positions: anywhere, in runs of 64, all in one run, or evenly spaced."""
     if kind == "random":
         found = np.sort(rng.choice(dim, count, replace=False))
-    elif kind == "runs":
-        starts = np.sort(rng.choice(-(-dim // 64), -(-count // 64), replace=False)) * 64
-        found = np.minimum((starts[:, None] + np.arange(64)).ravel(), dim)[:count]
+    elif kind == "runs" and count <= dim // 64 * 64:
+        starts = np.sort(rng.choice(dim // 64, -(-count // 64), replace=False)) * 64
+        found = (starts[:, None] + np.arange(64)).ravel()[:count]
     elif kind == "front":
         found = np.arange(count)
     else:

@@ -134,6 +134,11 @@ def test_a_view_with_strides_is_encoded_like_its_copy():
     assert encode(DenseVector(Floats(view))) == encode(DenseVector(Floats(view.clone())))
 
 
+def test_weights_that_require_gradients_can_be_sent():
+    weights = torch.ones(3, requires_grad=True)
+    assert encode(WholeModel(Floats(weights))) == encode(WholeModel(Floats(weights.detach())))
+
+
 F = Floats(torch.zeros(2))
 MISTAKES = [
     (lambda: Floats(torch.zeros(2, dtype=torch.float64)), "not torch.float64"),

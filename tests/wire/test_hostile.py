@@ -147,7 +147,9 @@ SENTENCES = {
     "leave it out": message(3, 4, 0, b"\x80\x80\x01\x04\x00\x00\x00\x01\x00", dim=1, count=1),
     "cannot have 3 bytes": message(1, 4, 0, b"\x80\x80\x01\x03\x00\x00\x00\x01", dim=1, count=1),
     "cannot have 2 bytes": message(1, 4, 0, b"\x80\x80\x01\x02\x00\x00\x01", dim=1, count=1),
-    "padding": message(1, 4, 0, b"\x80\x80\x01\x04\x00\x00\x00\x01\x00\0\0\0\0\1", dim=352, count=352),
+    "padding": message(
+        1, 4, 0, b"\x80\x80\x01\x04\x00\x00\x00\x01\x00\0\0\0\0\1", dim=352, count=352
+    ),
     "1 bytes are left": message(1, 1, 0, b"\0"),
 }  # fmt: skip
 

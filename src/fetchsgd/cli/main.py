@@ -128,10 +128,10 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
         f"{format_seconds(result['seconds'])}"
     )
     for count, prefix in (("on the wire", "wire_"), ("as the paper counts", "")):
+        up, down = (format_bytes(result[f"{prefix}{way}_bytes"]) for way in ("upload", "download"))
         _say(
-            f"{count}: {times(f'{prefix}upload')} up "
-            f"({format_bytes(result[f'{prefix}upload_bytes'])}), {times(f'{prefix}download')} down "
-            f"({format_bytes(result[f'{prefix}download_bytes'])}), {times(f'{prefix}overall')} overall"
+            f"{count}: {times(f'{prefix}upload')} up ({up}), "
+            f"{times(f'{prefix}download')} down ({down}), {times(f'{prefix}overall')} overall"
         )
     _say(f"results in {folder / 'result.json'}")
 

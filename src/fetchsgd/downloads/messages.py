@@ -1,8 +1,8 @@
 """Messages down, and how many bytes they take without writing each of them.
 
-In a simulation every client of every round fetches a message of its own. Its size follows from how many
-coordinates changed (values are floats) or from how often each sum of steps occurs (values are whole),
-since the coders of `fetchsgd.wire` come within a fraction of a percent of what these imply.
+In a simulation every client of every round fetches a message of its own. Its size follows from how
+many coordinates changed (values are floats) or from how often each sum of steps occurs (values are
+whole), since the coders of `fetchsgd.wire` come within a fraction of a percent of what these imply.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last updates in whole steps: what a client that comes back has missed is a sum over them.
 
-The log is bounded. It keeps at most `length` updates, and no more entries than MOST_ENTRIES times the
-model's weights: whoever has missed more is served as quickly by the whole of n.
+The log is bounded. It keeps at most `length` updates, and no more entries than MOST_ENTRIES times
+the model's weights: whoever has missed more is served as quickly by the whole of n.
 """
 
 from __future__ import annotations

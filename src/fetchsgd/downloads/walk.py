@@ -1,8 +1,9 @@
-"""For every client of a cohort: how often each sum of steps occurs among the coordinates it fetches.
+"""How often each sum of steps occurs in what a client fetches, for every client of a cohort.
 
-One walk back through the log serves all: add its updates up from the newest to the oldest, and each time
-that a client's version is reached, the sums so far are what that client fetches. The histogram is carried
-along, so a step of the walk costs what the update has entries, not what the model has weights.
+One walk back through the log serves all: add its updates up from the newest to the oldest, and each
+time that a client's version is reached, the sums so far are what that client fetches. The histogram
+is carried along, so a step of the walk costs what the update has entries, not what the model has
+weights.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def sum_histograms(
 
 
 def _stages(log: StepLog, walked: list[int]) -> list[tuple[int, Entry]]:
-    """The updates on the way back to the last version, each with the first row that it is part of."""
+    """The updates on the way back, each with the first row that it is part of."""
     stages, row = [], 0
     for entry in reversed(log.entries):
         while row < len(walked) and entry.version <= walked[row]:

@@ -1,4 +1,6 @@
-"""The walk on a GPU, in one launch: every program walks through the whole log for its own coordinates."""
+"""The walk on a GPU, in one launch: every program walks through the whole log for its own
+coordinates.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fetchsgd.errors import UserError
 from fetchsgd.downloads import Downloads
+from fetchsgd.errors import UserError
 from fetchsgd.grids import Position
 from fetchsgd.ledger import Ledger
 from fetchsgd.methods import Memory, State

@@ -13,9 +13,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.toml_files import Settings, read_toml, write_toml
 from fetchsgd.errors import UserError
 from fetchsgd.simulate.checkpoint import FILE, write_atomically
+from fetchsgd.toml_files import Settings, read_toml, write_toml
 
 Line = dict[str, Any]
 

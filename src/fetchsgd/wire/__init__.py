@@ -12,7 +12,14 @@ from fetchsgd.wire.payloads import (
     Values,
     WholeModel,
 )
-from fetchsgd.wire.quantised import Quantised
+from fetchsgd.wire.quantised import (
+    Quantised,
+    QuantisedRows,
+    Rounding,
+    quantise,
+    quantise_rows,
+    round_to_bfloat16,
+)
 
 __all__ = [
     "DenseVector",
@@ -20,6 +27,8 @@ __all__ = [
     "Integers",
     "Payload",
     "Quantised",
+    "QuantisedRows",
+    "Rounding",
     "SketchTable",
     "SparseUpdate",
     "Values",
@@ -28,4 +37,7 @@ __all__ = [
     "decode",
     "encode",
     "num_bytes",
+    "quantise",
+    "quantise_rows",
+    "round_to_bfloat16",
 ]

@@ -109,18 +109,14 @@ def read(
     else:
         n = runs * RUN // CELLS_PER_SYMBOL[bits]
         refuse_expansion(reader, reader.at, n)
-        explicit = format == EXPLICIT
-        table = read_table(reader, SYMBOLS if explicit else levels(bits), _total(explicit))
+        shape = (SYMBOLS, TOTAL) if format == EXPLICIT else (levels(bits), CELL_TOTAL)
+        table = read_table(reader, *shape)
         symbols = _read_symbols(reader, n, symbol_model(table, bits, format))
     found = Quantised(
         bits, count, torch.from_numpy(scales).view(torch.float32), torch.from_numpy(symbols)
     )
     check(found)
     return found, table
-
-
-def _total(explicit: bool) -> int:
-    return TOTAL if explicit else CELL_TOTAL
 
 
 def _pack(symbols: Bytes, bits: int) -> bytes:

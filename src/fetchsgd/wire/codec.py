@@ -144,7 +144,8 @@ def _write_values(values: Values, choices: Choices) -> bytes:
         return cells.write(values, choices.values & 0xF0, choices.table)
     if isinstance(values, Floats):
         integer, little = AS_INTEGERS[values.values.element_size()]
-        return _array(values.values.contiguous().view(integer)).astype(little).tobytes()
+        bits = values.values.detach().contiguous().view(integer)
+        return _array(bits).astype(little).tobytes()
     array = _array(values.values)
     return b"" if choices.table is None else integers.write(array, choices.table)
 
@@ -174,6 +175,6 @@ def _read_floats(reader: Reader, count: int, dtype: torch.dtype) -> Floats:
     return Floats(torch.from_numpy(native).view(integer).view(dtype))
 
 
-def _array(values: Tensor) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = values.cpu().contiguous().numpy()
+def _array(values: Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = values.cpu().contiguous().numpy()
     return found

@@ -38,8 +38,6 @@ from fetchsgd.wire.segments import (
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 MOST_EXTRA = 61
-# The symbol of each z below 2^64 leaves this many bits open.
-EXTRA_BITS = np.array([0] * 16 + [(s >> 2) - 2 for s in range(16, SYMBOLS)])
 
 
 def symbols_of(values: Ints) -> Bytes:

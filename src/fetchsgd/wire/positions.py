@@ -16,7 +16,6 @@ from fetchsgd.wire.gaps import GapCode
 from fetchsgd.wire.reader import Reader
 
 NONE, BITMAP, GOLOMB, GAPS, JOINT = range(5)
-MOST_DIM = 1 << 48
 
 Ints = NDArray[np.int64]
 

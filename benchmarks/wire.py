@@ -1,0 +1,128 @@
+"""Speed and tightness of the wire format: the entropy coder per core, and positions.
+
+    python benchmarks/wire.py --out benchmarks/results/wire-cpu.json
+
+Rates are of one core for the entropy coder and of all threads for positions. As everywhere,
+smaller ratios are better: a rate is given as the floor that we set ourselves over the measured one,
+a size as what was written over the least that is possible.
+"""
+
+from __future__ import annotations
+
+import argparse
+from math import lgamma, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import environment, medians, report
+
+from fetchsgd.wire import positions, rans
+from fetchsgd.wire.choices import Choices, choose
+from fetchsgd.wire.frequencies import CELL_TOTAL, cell_counts, normalise, product_frequencies
+from fetchsgd.wire.payloads import Floats, SparseUpdate
+from fetchsgd.wire.quantised import CELLS_PER_SYMBOL
+from fetchsgd.wire.reader import Reader
+from fetchsgd.wire.segments import SEGMENT, spans
+
+SYMBOLS = 32 * SEGMENT
+SYMBOL_FLOOR = 100e6
+DIM = 6_500_000
+DENSITIES = [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.5]
+INDEX_FLOOR = 100e6
+Row = dict[str, Any]
+
+
+def ternary(rng: np.random.Generator) -> np.ndarray:
+    """Levels -1, 0, 1 of which 14 % are not zero, as 0, 1, 2."""
+    return rng.choice(3, size=(4, SYMBOLS), p=[0.07, 0.86, 0.07])
+
+
+def gaussian(rng: np.random.Generator) -> np.ndarray:
+    """Normal cells under a scale of 2.8 standard deviations, the largest of 256, in 4 bits."""
+    return np.clip(np.rint(rng.normal(size=(2, SYMBOLS)) * 7 / 2.8), -7, 7).astype(np.int64) + 7
+
+
+def entropy_coder(name: str, levels: np.ndarray, bits: int, repeats: int) -> list[Row]:
+    assert len(levels) == CELLS_PER_SYMBOL[bits]
+    symbols = sum(part << bits * i for i, part in enumerate(levels)).astype(np.uint8)
+    counts = rans.histogram(symbols)
+    cells = normalise(cell_counts(counts, bits), CELL_TOTAL)
+    model = rans.Model(product_frequencies(cells, bits))
+    parts = [symbols[slice(*span)] for span in spans(len(symbols))]
+    coded = [rans.encode(part, model) for part in parts]
+    out = np.empty(SEGMENT, dtype=np.uint8)
+
+    def encode() -> None:
+        for part in parts:
+            rans.encode(part, model)
+
+    def decode() -> None:
+        for data in coded:
+            rans.decode_into(out, memoryview(data), model)
+
+    seconds = medians({"encode": encode, "decode": decode}, "cpu", repeats)
+    share = counts[counts > 0] / len(symbols)
+    least = -len(symbols) * float((share * np.log2(share)).sum()) / 8
+    return [
+        {
+            "what": f"{name}: {what} on one core, million symbols a second",
+            "measured": f"{len(symbols) / taken / 1e6:.0f} M/s",
+            "ratio": SYMBOL_FLOOR / (len(symbols) / taken),
+            "target": 1.0,
+        }
+        for what, taken in seconds.items()
+    ] + [_size(f"{name}: bytes over entropy", sum(map(len, coded)), least, 1.01)]
+
+
+def position_codes(density: float, repeats: int) -> list[Row]:
+    rng = np.random.default_rng(0)
+    count = int(DIM * density)
+    indices = np.sort(rng.choice(DIM, count, replace=False))
+    choices = _choices(indices)
+    data = positions.write(indices, DIM, choices.positions, choices.gap_code)
+
+    def decode() -> None:
+        positions.read(Reader(memoryview(data)), DIM, count, choices.positions)
+
+    seconds = medians({"decode": decode}, "cpu", repeats)["decode"]
+    least = (lgamma(DIM + 1) - lgamma(count + 1) - lgamma(DIM - count + 1)) / log(2) / 8
+    name = f"positions, density {density:g}"
+    # Below a segment an index costs mostly the calls around it.
+    floor = INDEX_FLOOR / (count / seconds) if count >= SEGMENT else None
+    return [
+        _size(f"{name}: bytes over log2 C(dim, count)", len(data), least, 1.03 + 8 / least),
+        {
+            "what": f"{name}: decode, million indices a second",
+            "measured": f"{count / seconds / 1e6:.0f} M/s",
+            "ratio": floor,
+            "target": None if floor is None else 1.0,
+        },
+    ]
+
+
+def _choices(indices: np.ndarray) -> Choices:
+    values = Floats(torch.zeros(len(indices)))
+    return choose(SparseUpdate(DIM, torch.from_numpy(indices), values))
+
+
+def _size(what: str, size: int, least: float, target: float) -> Row:
+    return {"what": what, "measured": f"{size} B", "ratio": size / least, "target": target}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    rows = entropy_coder("ternary, 14 % not zero", ternary(rng), 2, options.repeats)
+    rows += entropy_coder("4 bits, Gaussian", gaussian(rng), 4, options.repeats)
+    for density in DENSITIES:
+        rows += position_codes(density, options.repeats)
+    report(rows, environment("cpu"), options.out)
+
+
+if __name__ == "__main__":
+    main()
