@@ -1,15 +1,18 @@
-"""Speed and tightness of the wire format: the entropy coder per core, and positions.
+"""Speed and tightness of the wire format: quantising, the entropy coder, and positions.
 
-    python benchmarks/wire.py --out benchmarks/results/wire-cpu.json
+    python benchmarks/wire.py --device cpu  --out benchmarks/results/wire-cpu.json
+    python benchmarks/wire.py --device cuda --out benchmarks/results/wire-cuda.json
 
-Rates are of one core for the entropy coder and of all threads for positions. As everywhere,
-smaller ratios are better: a rate is given as the floor that we set ourselves over the measured one,
-a size as what was written over the least that is possible.
+On a CPU, rates are of one core for cells and of all threads for positions. As everywhere, smaller
+ratios are better: a rate is given as the floor that we set ourselves over the measured one, a size
+as what was written over the least that is possible. On a GPU only cells are handled: there the
+measure is the time to copy them.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from math import lgamma, log
 from pathlib import Path
 from typing import Any
@@ -18,20 +21,70 @@ import numpy as np
 import torch
 from measure import environment, medians, report
 
-from fetchsgd.wire import positions, rans
+from fetchsgd.wire import positions, quantise_rows, rans
 from fetchsgd.wire.choices import Choices, choose
 from fetchsgd.wire.frequencies import CELL_TOTAL, cell_counts, normalise, product_frequencies
 from fetchsgd.wire.payloads import Floats, SparseUpdate
-from fetchsgd.wire.quantised import CELLS_PER_SYMBOL
+from fetchsgd.wire.quantised import BITS, CELLS_PER_SYMBOL
 from fetchsgd.wire.reader import Reader
 from fetchsgd.wire.segments import SEGMENT, spans
 
 SYMBOLS = 32 * SEGMENT
-SYMBOL_FLOOR = 100e6
+SYMBOL_FLOOR = 200e6
+CELL_BYTES_FLOOR = 1e9  # of float32
+ROWS, CELLS = 4, 4_000_000
 DIM = 6_500_000
 DENSITIES = [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.5]
 INDEX_FLOOR = 100e6
 Row = dict[str, Any]
+
+
+def quantising_cpu(repeats: int) -> list[Row]:
+    """On one thread, as rates of float32 that goes in or comes out."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds = medians(_cell_work("cpu"), "cpu", repeats)
+    finally:
+        torch.set_num_threads(threads)
+    return [
+        {
+            "what": f"{what} on one core, float32",
+            "measured": f"{4 * ROWS * CELLS / taken / 1e9:.1f} GB/s",
+            "ratio": CELL_BYTES_FLOOR * taken / (4 * ROWS * CELLS),
+            "target": 1.0,
+        }
+        for what, taken in seconds.items()
+        if what != "copy"
+    ]
+
+
+def quantising_cuda(repeats: int) -> list[Row]:
+    """As multiples of copying the cells once."""
+    seconds = medians(_cell_work("cuda", rows=40), "cuda", repeats)
+    return [
+        {
+            "what": what,
+            "measured": f"{taken * 1e3:.3f} ms",
+            "ratio": taken / seconds["copy"],
+            "target": None if what == "copy" else 1.0,
+        }
+        for what, taken in seconds.items()
+    ]
+
+
+def _cell_work(device: str, rows: int = ROWS) -> dict[str, Any]:
+    generator = torch.Generator(device).manual_seed(0)
+    cells = torch.randn(rows, CELLS, generator=generator, device=device)
+    streams = torch.arange(rows, device=device)
+    weights = torch.full((rows,), 1 / rows, device=device)
+    work: dict[str, Any] = {"copy": cells.clone}
+    for bits in BITS:
+        sent = quantise_rows(cells, bits, 1, streams)
+        work[f"quantise and pack, {bits} bits"] = partial(quantise_rows, cells, bits, 1, streams)
+        work[f"weighted sum of {bits} bits"] = partial(sent.weighted_sum, weights)
+        work[f"histograms of {bits} bits"] = sent.histograms
+    return work
 
 
 def ternary(rng: np.random.Generator) -> np.ndarray:
@@ -113,11 +166,16 @@ def _size(what: str, size: int, least: float, target: float) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.device == "cuda":
+        report(quantising_cuda(options.repeats), environment("cuda"), options.out)
+        return
     rng = np.random.default_rng(0)
-    rows = entropy_coder("ternary, 14 % not zero", ternary(rng), 2, options.repeats)
+    rows = quantising_cpu(options.repeats)
+    rows += entropy_coder("ternary, 14 % not zero", ternary(rng), 2, options.repeats)
     rows += entropy_coder("4 bits, Gaussian", gaussian(rng), 4, options.repeats)
     for density in DENSITIES:
         rows += position_codes(density, options.repeats)

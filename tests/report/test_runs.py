@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_runs_are_found_at_any_depth_and_once(make_run, tmp_path):
     (tmp_path / "runs" / "no-metrics").mkdir()
     (tmp_path / "runs" / "no-metrics" / "config.toml").write_text("")
     runs = find_runs([tmp_path, tmp_path / "runs" / "flat"])
-    assert sorted(run.folder.name for run in runs) == ["deep", "flat"]
+    assert sorted(Path(run.source).name for run in runs) == ["deep", "flat"]
 
 
 def test_no_run_folder(tmp_path):

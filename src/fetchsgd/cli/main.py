@@ -174,21 +174,33 @@ def _say(text: str) -> None:
 
 @app.command()
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR|FILE.jsonl...",
+            help="Run folders, folders of them, or files that --results wrote.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl", help="Also write the runs that have ended, a JSON line each."
+        ),
+    ] = None,
 ) -> None:
     """Write one self-contained page of figures and a table, and the figures as PNG and PDF."""
-    _report(folders, out)
+    _report(sources, out, results)
 
 
-def _report(folders: list[Path], out: Path) -> None:
-    from fetchsgd.report import summary_table, table_text, write_report
+def _report(sources: list[Path], out: Path, results: Path | None = None) -> None:
+    from fetchsgd.report import summary_table, table_text, write_report, write_results
 
-    summary = write_report(folders, out)
+    summary = write_report(sources, out)
     _say(table_text(summary_table(summary.runs)))
     _say(str(summary))
+    if results is not None:
+        _say(str(write_results(summary.runs, results)))
 
 
 @app.command()

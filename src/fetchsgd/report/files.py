@@ -1,4 +1,4 @@
-"""The files of a run folder, read so that whatever is wrong in them gets a clear sentence."""
+"""The files of a run, read so that whatever is wrong in them gets a clear sentence."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ class Fields:
             raise self._wrong(name, "a table")
         return value
 
+    def items(self, name: str) -> list[dict[str, Any]]:
+        value = self._present(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list of tables")
+        for number, item in enumerate(value, 1):
+            if not isinstance(item, dict):
+                raise ReportError(
+                    f"{self.where}: entry {number} of the field '{name}' must be a table, "
+                    f"got {_short(item)}"
+                )
+        return value
+
     def whole(self, name: str) -> int:
         value = self._present(name)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -51,13 +63,12 @@ class Fields:
         return value
 
     def number_or_null(self, name: str) -> float | None:
-        """A number that may be null; what is not finite counts as null."""
         value = self._present(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number or null")
-        return float(value) if math.isfinite(value) else None
+        return float(value)
 
     def number_if_any(self, name: str) -> float | None:
         return self.number_or_null(name) if name in self.values else None
@@ -69,7 +80,7 @@ class Fields:
 
     def _wrong(self, name: str, right: str) -> ReportError:
         return ReportError(
-            f"{self.where}: the field '{name}' must be {right}, got {self.values[name]!r}"
+            f"{self.where}: the field '{name}' must be {right}, got {_short(self.values[name])}"
         )
 
 
@@ -85,7 +96,7 @@ def read_result(path: Path) -> Fields | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(_read_text(path))
+        values = _parsed(_read_text(path))
     except json.JSONDecodeError as error:
         raise ReportError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(values, dict):
@@ -95,20 +106,55 @@ def read_result(path: Path) -> Fields | None:
 
 def read_metrics(path: Path) -> list[Fields]:
     """One entry a line. A crash may cut the last line short, and then it is left out."""
-    lines = [(n, line) for n, line in enumerate(_read_text(path).splitlines(), 1) if line.strip()]
-    entries = []
-    for number, line in lines:
-        where = f"{path}, line {number}"
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == lines[-1][0]:
-                break
-            raise ReportError(f"{where}: not valid JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise ReportError(f"{where}: must hold one JSON object, got {values!r}")
-        entries.append(Fields(where, values))
-    return entries
+    lines = _lines(path)
+    if lines and not _is_json(lines[-1][1]):
+        lines.pop()
+    return [_object(path, *line) for line in lines]
+
+
+def read_objects(path: Path) -> list[Fields]:
+    """One entry a line, and no line may be broken."""
+    return [_object(path, *line) for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    # Not splitlines: a string may hold other characters that it would take for a line's end.
+    return [(n, line) for n, line in enumerate(_read_text(path).split("\n"), 1) if line.strip()]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        _parsed(line)
+    except json.JSONDecodeError:
+        return False
+    return True
+
+
+def _object(path: Path, number: int, line: str) -> Fields:
+    where = f"{path}, line {number}"
+    try:
+        values = _parsed(line)
+    except json.JSONDecodeError as error:
+        raise ReportError(f"{where}: not valid JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ReportError(f"{where}: must hold one JSON object, got {_short(values)}")
+    return Fields(where, values)
+
+
+def _parsed(content: str) -> Any:
+    """NaN and infinity become null: they are no JSON, and a report knows no more of them."""
+
+    def finite(digits: str) -> float | None:
+        number = float(digits)
+        return number if math.isfinite(number) else None
+
+    return json.loads(content, parse_float=finite, parse_constant=lambda _: None)
+
+
+def _short(value: Any) -> str:
+    """A whole result in a sentence would hide the sentence."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _read_text(path: Path) -> str:

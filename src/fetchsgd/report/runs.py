@@ -1,4 +1,4 @@
-"""Runs: what a run folder holds, read into one record.
+"""Runs: what a run folder or a line of a results file holds, as one value.
 
 A run folder has `config.toml` and `metrics.jsonl`, and `result.json` once the run has ended. Bytes
 and seconds in the metrics count from the beginning of the run.
@@ -45,7 +45,7 @@ class Measurement:
 class Run:
     """One run. `value` is the last one measured so far if the run is unfinished."""
 
-    folder: Path
+    source: str  # where it was read: a folder, or a file and the line
     name: str
     status: str  # one of STATUSES
     task: str
@@ -63,12 +63,17 @@ class Run:
     hardware: str | None = None
     commit: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    # Its line of a results file, if it has ended: result.json, and the metrics as a list.
+    record: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def series(self) -> Series:
         return series_of(self.method, self.settings)
 
     def compression(self, kind: str, count: str) -> float | None:
+        """None if it diverged: what stops early sends less, and that is no compression."""
+        if self.status == DIVERGED:
+            return None
         return self.traffic[count].compression[kind] if count in self.traffic else None
 
     def can_be_drawn(self, kind: str, count: str) -> bool:
@@ -77,41 +82,24 @@ class Run:
         return self.status == FINISHED and known
 
 
-def find_runs(folders: Iterable[Path]) -> list[Run]:
-    """Every run in or below the folders, each once, in the order of their paths."""
-    found: dict[Path, Path] = {}
-    searched = list(folders)
-    for folder in searched:
-        if not folder.is_dir():
-            raise ReportError(f"{folder}: no such folder")
-        for config in sorted(folder.rglob("config.toml")):
-            if (config.parent / "metrics.jsonl").is_file():
-                found.setdefault(config.parent.resolve(), config.parent)
-    if not found:
-        names = ", ".join(map(str, searched)) or "no folder given"
-        raise ReportError(
-            f"{names}: no run folder found; a run folder holds config.toml and metrics.jsonl"
-        )
-    return [load_run(folder) for folder in found.values()]
-
-
 def load_run(folder: Path) -> Run:
     """Read one run folder."""
     lines = read_metrics(folder / "metrics.jsonl")
     result = read_result(folder / "result.json")
     if result is None:
         return _unfinished(folder, read_config(folder / "config.toml"), lines)
-    return _ended(folder, result, lines)
+    return ended_run(str(folder), result, lines)
 
 
-def _ended(folder: Path, result: Fields, lines: list[Fields]) -> Run:
+def ended_run(source: str, result: Fields, lines: list[Fields]) -> Run:
+    """A run of what its result.json and its metrics.jsonl hold, wherever they were read."""
     status, metric, value = result.text("status"), result.text("metric"), _value(result)
     if status not in (FINISHED, DIVERGED):
         raise ReportError(
             f"{result.where}: the field 'status' must be 'finished' or 'diverged', got {status!r}"
         )
     return Run(
-        folder=folder,
+        source=source,
         name=result.text("name"),
         status=status,
         task=result.text("task"),
@@ -129,6 +117,7 @@ def _ended(folder: Path, result: Fields, lines: list[Fields]) -> Run:
         hardware=result.text("hardware"),
         commit=result.text("commit"),
         versions={name: str(version) for name, version in result.table("versions").items()},
+        record={**result.values, "metrics": [line.values for line in lines]},
     )
 
 
@@ -141,7 +130,7 @@ def _unfinished(folder: Path, config: Fields, lines: list[Fields]) -> Run:
     last = lines[-1] if lines else None
     seed = config.table("train").get("seed")
     return Run(
-        folder=folder,
+        source=str(folder),
         name=folder.name,
         status=UNFINISHED,
         task=task.text("name"),

@@ -80,7 +80,7 @@ def _task(name: str, runs: list[Run]) -> Task:
     for run in runs:
         if run.metric not in (metric, None):
             raise ReportError(
-                f"{run.folder}: the field 'metric' is {run.metric!r}, "
+                f"{run.source}: the field 'metric' is {run.metric!r}, "
                 f"but other runs of the task {name!r} have {metric!r}"
             )
     better = next((run.higher_is_better for run in runs if run.metric), METRICS["accuracy"])

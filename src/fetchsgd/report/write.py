@@ -9,8 +9,9 @@ from pathlib import Path
 
 from fetchsgd.report import text
 from fetchsgd.report.errors import ReportError
+from fetchsgd.report.find import find_runs
 from fetchsgd.report.page import render_page
-from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run, find_runs
+from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run
 from fetchsgd.report.tasks import Task, group_by_task
 
 
@@ -34,15 +35,15 @@ class ReportSummary:
         return f"{text.count(len(self.runs), 'run')} ({counts}): {self.page}{beside}"
 
 
-def write_report(folders: Iterable[Path], out: Path, figures: bool = True) -> ReportSummary:
-    """Write the report on all runs in or below `folders` to the page `out`.
+def write_report(sources: Iterable[Path], out: Path, figures: bool = True) -> ReportSummary:
+    """Write the report on all runs in the folders and results files `sources` to the page `out`.
 
     With `figures`, which needs matplotlib, each task's figures are written beside the page as PNG
     and PDF: `<stem of out>-<task>-upload.png`, and so on for download, overall and curves; those
     of compression once more as the paper counts, `-upload-paper.png`; and `-frontiers.png`, where
     runs as in the paper can be compared with low-bit ones.
     """
-    runs = find_runs([Path(folder) for folder in folders])
+    runs = find_runs([Path(source) for source in sources])
     tasks = group_by_task(runs)
     stems = dict(zip((task.name for task in tasks), _stems(tasks, out), strict=True))
     if figures:

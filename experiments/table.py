@@ -1,0 +1,87 @@
+"""The table of a results file, in Markdown: one line for runs that differ in their seed only.
+
+    python experiments/table.py results/cifar10-low-bit.jsonl
+
+Pages hold such tables between `<!-- table FILE -->` and `<!-- end -->`; `--write PAGE` renews them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fetchsgd.report.find import find_runs
+from fetchsgd.report.seeds import Group
+from fetchsgd.report.tasks import Task, differing_settings, group_by_task
+from fetchsgd.report.text import measured, setting_name, setting_value, times
+from fetchsgd.report.traffic import KINDS, PAPER, WIRE
+
+HEAD = """\
+| method | settings | seeds | {metric} | up | down | overall | as the paper counts: overall |
+|---|---|---|---|---|---|---|---|"""
+
+ALWAYS = ("upload.bits", "download.grid", "download.step")
+
+
+def table(results: Path) -> str:
+    """All groups of the file's tasks, by method and growing overall compression."""
+    lines = []
+    for task in group_by_task(find_runs([results])):
+        lines.append(HEAD.format(metric=task.metric))
+        for group in task.groups:
+            alike = [run for run in task.runs if run.method == group.series.method]
+            lines.append(_line(group, task, differing_settings(alike)))
+    return "\n".join(lines)
+
+
+def _line(group: Group, task: Task, differing: list[str]) -> str:
+    first = group.runs[0]
+    told = [key for key in dict.fromkeys([*differing, *ALWAYS]) if _tells(first.settings, key)]
+    settings = ", ".join(f"{setting_name(k)} {setting_value(first.settings[k])}" for k in told)
+    points = [group.point(kind, WIRE) for kind in KINDS]
+    paper = group.point("overall", PAPER)
+    diverged = len(group.runs) - len(group.drawn("overall", WIRE))
+    seeds = f"{len(group.runs)}" + (f", {diverged} diverged" if diverged else "")
+    value = "–"
+    if points[0] is not None:
+        value = measured(points[0].value, task.metric)
+        if points[0].low < points[0].high:
+            low, high = (measured(v, task.metric) for v in (points[0].low, points[0].high))
+            value += f" ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
+    ratios = [times(point.compression if point else None) for point in (*points, paper)]
+    return "| " + " | ".join([first.method, settings, seeds, value, *ratios]) + " |"
+
+
+def _tells(settings: Mapping[str, Any], key: str) -> bool:
+    """Plain floats go without saying, and steps are told by how long they are."""
+    plain = {("upload.bits", 32), ("download.grid", "float32"), ("download.grid", "steps")}
+    return key in settings and (key, settings[key]) not in plain
+
+
+def renewed(page: str, root: Path) -> str:
+    """The page with its tables as the results files have them."""
+    return re.sub(
+        r"(<!-- table (\S+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}{table(root / found[2])}\n{found[3]}",
+        page,
+        flags=re.S,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, nargs="*")
+    parser.add_argument("--write", type=Path, help="a page whose tables are to be renewed")
+    options = parser.parse_args()
+    for results in options.results:
+        print(table(results))
+    if options.write:
+        root = Path(__file__).parents[1]
+        options.write.write_text(renewed(options.write.read_text(), root))
+
+
+if __name__ == "__main__":
+    main()
