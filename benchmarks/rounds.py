@@ -122,7 +122,13 @@ def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str
 def rounds_of(run: Run, clients: ClientsAtWork | None = None) -> Iterator[object]:
     """Algorithm 1's loop, with the clients' part replaced if asked."""
     return train_rounds(
-        run.start(), run.rounds, run.sampler.cohort, run.rate, clients or run.clients, run.method
+        run.start(),
+        run.rounds,
+        run.sampler.cohort,
+        run.rate,
+        clients or run.clients,
+        run.method,
+        run.grid,
     )
 
 
@@ -175,7 +181,8 @@ class OneAfterAnother:
             losses += loss.detach()
         assert total is not None
         numbers = getattr(method, "numbers_up", None) or self.run.config.method_options["k"]
-        return Merged(total / len(clients), numbers * len(clients), losses / len(clients))
+        numbers *= len(clients)
+        return Merged(total / len(clients), numbers, 4 * numbers, losses / len(clients))
 
     def compress(self, gradient: list[Tensor]) -> Tensor:
         method = self.run.method

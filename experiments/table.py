@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fetchsgd.report.find import find_runs
+from fetchsgd.report.runs import DIVERGED
 from fetchsgd.report.seeds import Group
 from fetchsgd.report.tasks import Task, differing_settings, group_by_task
 from fetchsgd.report.text import measured, setting_name, setting_value, times
@@ -43,7 +44,7 @@ def _line(group: Group, task: Task, differing: list[str]) -> str:
     settings = ", ".join(f"{setting_name(k)} {setting_value(first.settings[k])}" for k in told)
     points = [group.point(kind, WIRE) for kind in KINDS]
     paper = group.point("overall", PAPER)
-    diverged = len(group.runs) - len(group.drawn("overall", WIRE))
+    diverged = sum(run.status == DIVERGED for run in group.runs)
     seeds = f"{len(group.runs)}" + (f", {diverged} diverged" if diverged else "")
     value = "–"
     if points[0] is not None:

@@ -37,8 +37,35 @@ def test_the_speed_table_of_the_readme_is_what_was_measured():
             assert f"{pair[0]:.1f}x | {pair[1]:.1f}x" in readme
 
 
+def test_the_cifar_figures_of_the_readme_are_those_of_the_results():
+    lines = (ROOT / "results/cifar10-low-bit.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    told = {  # which runs, and which compression stands beside their accuracy
+        "fetchsgd-cols2600000-seed": "wire_overall_compression",
+        "fetchsgd-cols650000": "wire_upload_compression",
+        "fetchsgd-cols2600000-bits2-grid-steps-step0.125-seed": "wire_overall_compression",
+        "fetchsgd-cols1300000-bits2-seed": "wire_upload_compression",
+        "true_topk-bits2-seed": "wire_upload_compression",
+    }
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for name, compression in told.items():
+        own = [run for run in runs if re.fullmatch(name + r"\d*", run["name"])]
+        value, ratio = (sum(run[key] for run in own) / len(own) for key in ("value", compression))
+        ratio_told = f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+        assert re.search(rf"{100 * value:.1f} % at {re.escape(ratio_told)}x", readme), name
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)
+def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    text = page.read_text()
+    assert "<!-- table " in text
+    assert importlib.import_module("table").renewed(text, ROOT) == text
+
+
 def test_links_in_pages_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    pages = ["*.md", "docs/*.md", "experiments/*/*.md"]
+    for page in [page for pattern in pages for page in ROOT.glob(pattern)]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"

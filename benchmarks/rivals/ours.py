@@ -32,7 +32,7 @@ def main(method: str) -> None:
     server_rate = 1.0 if method == "fedavg" else None
     rounds = train_rounds(
         run.start(), setting.WARM_UP + setting.ROUNDS, run.sampler.cohort, run.rate,
-        run.clients, run.method, server_rate,
+        run.clients, run.method, run.grid, server_rate,
     )  # fmt: skip
     ends, weights = [], run.model.weights()
     for training, _ in rounds:

@@ -29,7 +29,7 @@ def test_trains_and_tells(tmp_path):
     done = fetchsgd("train", "tinytask:tiny", "--method", "true_topk", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "12 clients, 4 a round, 9 rounds, 75 weights, true_topk on" in done.stdout
-    assert "compression 1x up" in done.stdout
+    assert "as the paper counts: 1x up" in done.stdout
     assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "true_topk"
 
 
@@ -93,6 +93,23 @@ def test_sweeps_and_lists(tmp_path):
     }  # fmt: skip
     for words, expected in ((["tasks"], "digits"), (["methods"], "local_topk")):
         assert expected in fetchsgd(*words).stdout
+
+
+def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):
+    train = ["train", "tinytask:tiny", "--method", "uncompressed"]
+    assert fetchsgd(*train, "--out", tmp_path / "runs" / "one").returncode == 0
+    results = tmp_path / "results" / "tiny.jsonl"
+    for given, page in ((["runs"], "a/page.html"), ([results, "runs"], "b/page.html")):
+        done = fetchsgd("report", *given, "--out", page, "--results", results, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"1 result: {results}" in done.stdout
+    assert (tmp_path / "a/page.html").read_bytes() == (tmp_path / "b/page.html").read_bytes()
+    assert json.loads(results.read_text())["name"] == "one"
+    results.write_text("[]\n")
+    done = fetchsgd("report", results, "--out", "c.html", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "tiny.jsonl, line 1: must hold one JSON object, got []" in done.stderr
+    assert not (tmp_path / "c.html").exists()
 
 
 @pytest.mark.parametrize(("file", "most"), [("algorithm1.py", 100), ("custom_task.py", 60)])

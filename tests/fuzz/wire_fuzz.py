@@ -37,7 +37,7 @@ with atheris.instrument_imports(include=["fetchsgd.wire"], exclude=COMPILED):
     from fetchsgd.wire.codec import parse, write
     from fetchsgd.wire.header import HEADER_BYTES, MAGIC, VERSION, checksum_of
 
-LENGTH_AT = HEADER_BYTES - 12
+LENGTH_AT = HEADER_BYTES - 16
 
 
 def mended(data: bytes) -> bytes:

@@ -36,7 +36,7 @@ def published(runs, tmp_path):
     return path
 
 
-def changed(path, name, **changes):
+def changed(path, name, /, **changes):
     """The same file, with other fields in the line of one run."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines = [{**line, **changes} if line["name"] == name else line for line in lines]

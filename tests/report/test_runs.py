@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fetchsgd.report import ReportError, find_runs, load_run
-from fetchsgd.report.curves import loss_curve, metric_curve
+from fetchsgd.report.curves import loss_curve, mean_curve, metric_curve
 
 
 def edit_result(folder, **changes):
@@ -171,3 +171,16 @@ def test_thinned_curves_keep_the_end_and_the_mean(make_run):
     losses = [line.train_loss for line in run.curve if line.train_loss is not None]
     assert sum(loss.y) / 10 == pytest.approx(sum(losses) / 40)
     assert loss.round[-1] == metric.round[-1] == 2400
+
+
+def test_the_mean_of_curves_is_where_all_were_evaluated(make_run):
+    folders = [make_run(f"seed{seed}", seed=seed, value=0.8 + 0.1 * seed) for seed in (0, 1)]
+    log = folders[1] / "metrics.jsonl"
+    log.write_text("\n".join(log.read_text().splitlines()[4:]) + "\n")
+    first, second = map(load_run, folders)
+    curve = mean_curve([first, second], "wire")
+    assert curve.round == metric_curve(second).round != metric_curve(first).round
+    assert (curve.y[-1], curve.low[-1], curve.high[-1]) == pytest.approx((0.85, 0.8, 0.9))
+    assert curve.bytes[-1] == first.traffic["wire"].bytes_sent
+    old = load_run(make_run("old", wire=None))
+    assert set(mean_curve([first, old], "wire").bytes) == {None}

@@ -27,6 +27,19 @@ def test_settings_are_those_in_which_the_runs_of_the_method_differ(make_run, tmp
     assert rows["c"]["settings"] == ""
 
 
+def test_runs_as_in_the_paper_say_what_low_bit_ones_vary(make_run, tmp_path):
+    make_run("plain", options={"k": 500})
+    for k, step in ((500, 0.25), (50, 0.25), (50, 0.5)):
+        make_run(f"{k}-{step}", options={"k": k}, numbers={"grid": "steps", "step": step})
+    rows = {row["name"]: row for row in summary_table(find_runs([tmp_path]))}
+    assert {name: row["settings"] for name, row in rows.items()} == {
+        "plain": "k=500",
+        "500-0.25": "k=500, bits=32, step=0.25",
+        "50-0.25": "k=50, bits=32, step=0.25",
+        "50-0.5": "k=50, bits=32, step=0.5",
+    }
+
+
 def test_runs_that_differ_in_their_seed_have_a_row_each(make_run, tmp_path):
     make_run("a", seed=0)
     make_run("b", seed=1)

@@ -8,7 +8,7 @@ from fetchsgd.report import find_runs
 from fetchsgd.report.details import group_details, group_name, group_status
 from fetchsgd.report.series import Series
 from fetchsgd.report.styles import series_styles
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.tasks import group_by_task, telling_settings
 from fetchsgd.report.traffic import COUNTS, KINDS
 
 PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
@@ -94,6 +94,31 @@ def test_details_name_bits_and_grid_and_both_counts(make_run, tmp_path):
     assert found["a"]["upload compression"] == "80× (paper 10×)"
     assert found["b"]["download.grid"] == "float16"
     assert "download.step" not in found["b"]
+
+
+def test_details_tell_runs_apart_and_leave_out_what_is_the_same(make_run, tmp_path):
+    for k in (5, 50):
+        for step in (0.25, 0.5):
+            options = {"k": k, "rows": 1, "momentum": 0.9}
+            make_run(f"{k}-{step}", options=options, numbers={"grid": "steps", "step": step})
+    make_run("other", method="uncompressed", options={"nesterov": True}, epochs=12.0)
+    task = only_task(tmp_path)
+    telling = telling_settings(task.runs, "fetchsgd")
+    own = [group for group in task.groups if group.series == LOW_BIT]
+    found = [dict(group_details(group, task, telling)) for group in own]
+    assert {(one["k"], one["download.step"]) for one in found} == {
+        *(("5", "0.25"), ("5", "0.5"), ("50", "0.25"), ("50", "0.5"))
+    }
+    assert not any({"momentum", "local.batch_size"} & set(one) for one in found)
+    assert telling_settings(task.runs, "uncompressed") >= {"train.epochs", "download.grid"}
+    assert "method.nesterov" not in telling_settings(task.runs, "uncompressed")
+
+
+def test_what_stopped_early_is_not_compressed(make_run, tmp_path):
+    make_run("bad", method="uncompressed", status="diverged", value=None, wire=(4.6, 4.6))
+    (run,) = find_runs([tmp_path])
+    assert run.compression("overall", "wire") is None
+    assert run.traffic["wire"].bytes_sent > 0
 
 
 def test_low_bit_runs_have_a_frontier_beside_that_of_their_method(make_run, tmp_path):

@@ -97,9 +97,16 @@ def test_the_page_has_every_run_in_data_and_table(page):
     assert [len(task["runs"]) for task in tasks] == [61, 2]
     rows = page.count("<tr class=")
     assert rows == 63
-    assert "still-going (unfinished)" in page
-    assert "exploded (diverged)" in page
+    assert "still-going (unfinished after 1,140 rounds)" in page
+    assert "exploded (diverged after 2,400 rounds)" in page
     assert [task["higherIsBetter"] for task in tasks] == [True, False]
+
+
+def test_settings_that_all_runs_share_are_told_once(page):
+    shared = re.search(r"Settings that do not differ</summary><dl>(.*?)</dl>", page).group(1)
+    assert shared.startswith("<dt>All runs</dt><dd>task.clients=1000, train.clients_per_round=10")
+    assert "<dt>FetchSGD</dt><dd>rows=5</dd>" in shared
+    assert not re.search(r"\bk=|\bcols=", shared)
 
 
 def test_the_header_says_where_the_runs_come_from(page):

@@ -99,7 +99,7 @@ def one_of_each() -> dict[str, bytes]:
     table = normalise(histogram(symbols_of(sparse.values.values.numpy())), TOTAL)
     found["sparse-joint"] = encode(sparse)
     found["sparse-integers"] = write(sparse, Choices(4, table, GOLOMB))
-    floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()))
+    floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
     found["sparse-bitmap"] = write(floats, Choices(2, None, BITMAP))
     found["sparse-golomb"] = write(floats, Choices(2, None, GOLOMB))
     found["sparse-gaps"] = write(floats, Choices(2, None, GAPS, best_code(300, 40)))
@@ -120,7 +120,8 @@ def plain(payload) -> dict:
     if isinstance(payload, SketchTable):
         found |= {name: getattr(payload, name) for name in ("dim", "rows", "cols", "block", "seed")}
     if isinstance(payload, SparseUpdate):
-        found |= {"dim": payload.dim, "indices": payload.indices.tolist()}
+        found |= {"since": payload.since, "dim": payload.dim}
+        found["indices"] = payload.indices.tolist()
     values = payload.values
     if isinstance(values, Floats):
         return found | {"floats": values.values.tolist()}

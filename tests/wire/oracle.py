@@ -24,18 +24,19 @@ def read(message: bytes) -> dict:
         "block",
         "count",
         "length",
+        "since",
         "checksum",
     ]
-    magic, version, *fields = struct.unpack("<4sBBBBIIQQIIQQI", message[:60])
+    magic, version, *fields = struct.unpack("<4sBBBBIIQQIIQQII", message[:64])
     h = dict(zip(names, fields, strict=True))
     assert (magic, version, h["length"]) == (b"FSGW", 1, len(message))
-    assert h["checksum"] == zlib.crc32(message[:56] + message[60:])
-    source = Source(message[60:])
+    assert h["checksum"] == zlib.crc32(message[:60] + message[64:])
+    source = Source(message[64:])
     found = {"kind": ["dense", "sketch", "sparse", "model"][h["kind"] - 1], "round": h["round"]}
     if h["kind"] == 2:
         found |= {name: h[name] for name in ("dim", "rows", "cols", "block", "seed")}
     if h["kind"] == 3:
-        found["dim"] = h["dim"]
+        found |= {"since": h["since"], "dim": h["dim"]}
     if h["positions"] == 4:
         everything = integers(source, h["dim"])
         found["indices"] = [i for i, v in enumerate(everything) if v]

@@ -31,7 +31,7 @@ def mended(message):
     """Length and checksum put right, so that a mistake is found where it is."""
     found = bytearray(message)
     found[48:56] = struct.pack("<Q", len(found))
-    found[56:60] = struct.pack("<I", checksum_of(found))
+    found[60:64] = struct.pack("<I", checksum_of(found))
     return bytes(found)
 
 
@@ -112,12 +112,12 @@ def test_damage_in_long_messages():
 
 
 SENTENCES = {
-    "at least 60 bytes, this one 0": b"",
-    "at least 60 bytes, this one 59": MESSAGES["dense-float32"][:59],
+    "at least 64 bytes, this one 0": b"",
+    "at least 64 bytes, this one 63": MESSAGES["dense-float32"][:63],
     "begins with b'JFIF'": b"JFIF" + MESSAGES["dense-float32"][4:],
     "version 9; this library reads version 1": b"FSGW\x09" + MESSAGES["dense-float32"][5:],
-    "cut off: 71 bytes, where it says 72": MESSAGES["dense-float32"][:71],
-    "checksum is wrong": MESSAGES["dense-float32"][:71] + b"\x01",
+    "cut off: 75 bytes, where it says 76": MESSAGES["dense-float32"][:75],
+    "checksum is wrong": MESSAGES["dense-float32"][:75] + b"\x01",
     "no kind 5": message(5, 1, 0),
     "no values format 0x9": message(1, 9, 0),
     "no values format 0x45": message(1, 0x45, 0),
@@ -125,7 +125,9 @@ SENTENCES = {
     "no cells of 8 bits in format 0x30": message(1, 0x38, 0),
     "unless the message is a sketch": message(1, 1, 0, block=1),
     "a table of 2 x 3 cells cannot have 5": message(2, 1, 0, rows=2, cols=3, count=5),
-    "only a sparse update": message(1, 1, 1),
+    "only a sparse update has positions": message(1, 1, 1),
+    "and a version that it changes": message(1, 1, 0, since=1),
+    "since must be from 0 to 0": message(3, 1, 0, since=1),
     "dim is 3, but there are 2": message(1, 1, 0, dim=3, count=2),
     "cannot be distinct": message(3, 1, 0, dim=2, count=3),
     "no positions format 7": message(3, 1, 7, dim=4, count=3),

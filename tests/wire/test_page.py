@@ -39,7 +39,7 @@ def test_the_vector_of_several_segments():
     size, checksum = re.search(r"of (\d+) bytes with checksum\s+`0x([0-9a-f]{8})`", PAGE).groups()
     message = encode(DenseVector(Integers(torch.arange(200_000) ** 2 % 7)))
     assert len(message) == int(size)
-    assert message[56:60][::-1].hex() == checksum
+    assert message[60:64][::-1].hex() == checksum
 
 
 @pytest.mark.parametrize(("name", "message"), one_of_each().items())

@@ -17,7 +17,7 @@ from fetchsgd.downloads.step_log import StepLog
 from fetchsgd.downloads.walk import sum_histograms
 from fetchsgd.grids import Position, StepGrid, Update
 from fetchsgd.vector import SparseVector
-from fetchsgd.wire import Floats, Integers, SparseUpdate, WholeModel
+from fetchsgd.wire import Floats, Integers, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, integer_update_bytes, position_bytes
 
 
@@ -58,10 +58,11 @@ class FloatDownloads:
         return sections.sum() + HEADER_BYTES * len(held)
 
     def message(
-        self, changed: Int64[Tensor, " n"], position: Position, version: int
+        self, changed: Int64[Tensor, " n"], position: Position, version: int, held: int
     ) -> SparseUpdate:
+        """For a client that holds an older version, since which these coordinates have changed."""
         values = Floats(position.weights[changed].to(self.dtype))
-        return SparseUpdate(self.dim, changed, values, version)
+        return SparseUpdate(self.dim, changed, values, version, held)
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
@@ -96,17 +97,17 @@ class StepDownloads:
         sections = integer_update_bytes(histograms, self.log.dim)
         return sections.sum() + HEADER_BYTES * len(held)
 
-    def message(self, held: int, position: Position) -> SparseUpdate | WholeModel:
-        """For a client that holds that version; one that is older than the log gets the whole n."""
-        version = self.log.newest
+    def message(self, held: int, position: Position) -> SparseUpdate:
+        """For a client that holds that version; one older than the log gets the whole n, from 0."""
+        if held < self.log.oldest:
+            held = 0
         if held == 0:
             changed = position.steps.nonzero().squeeze(1)
-            values = Integers(position.steps[changed].long())
-            return SparseUpdate(self.log.dim, changed, values, version)
-        if held < self.log.oldest:
-            return WholeModel(Integers(position.steps.long()), version)
-        changed, steps = self.log.since(held)
-        return SparseUpdate(self.log.dim, changed, Integers(steps.long()), version)
+            steps = position.steps[changed]
+        else:
+            changed, steps = self.log.since(held)
+        values = Integers(steps.long())
+        return SparseUpdate(self.log.dim, changed, values, self.log.newest, held)
 
     def tensors(self) -> dict[str, Tensor]:
         return self.log.tensors()

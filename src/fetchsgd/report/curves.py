@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from fetchsgd.report.runs import Measurement, Run
 from fetchsgd.report.traffic import COUNTS
@@ -17,6 +18,17 @@ class Curve:
     epoch: list[float]
     bytes: dict[str, list[int | None]]  # by count, without a count that the run does not know
     y: list[float]
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """The metric of runs that differ in their seed, where all of them were evaluated."""
+
+    round: list[int]
+    bytes: list[float | None]  # None where a run was not counted
+    y: list[float]
+    low: list[float]
+    high: list[float]
 
 
 def metric_curve(run: Run, limit: int = 200) -> Curve:
@@ -34,6 +46,35 @@ def loss_curve(run: Run, limit: int = 200) -> Curve:
     # Divided before they are added: losses that diverge may be near the largest float.
     means = [sum(loss / len(group) for _, loss in group) for group in groups]
     return _curve([(group[-1][0], mean) for group, mean in zip(groups, means, strict=True)])
+
+
+def mean_curve(runs: Sequence[Run], count: str) -> MeanCurve:
+    """The mean of the metric, of the bytes sent by this count, and the range of the metric."""
+    curves = [metric_curve(run) for run in runs]
+    places = [{number: place for place, number in enumerate(curve.round)} for curve in curves]
+    rounds = [number for number in curves[0].round if all(number in own for own in places)]
+    rows = [[own[number] for own in places] for number in rounds]  # a place in each curve
+    values = [[curve.y[at] for curve, at in zip(curves, row, strict=True)] for row in rows]
+    sent = [
+        [
+            curve.bytes[count][at]
+            for curve, at in zip(curves, row, strict=True)
+            if count in curve.bytes
+        ]
+        for row in rows
+    ]
+    return MeanCurve(
+        round=rounds,
+        bytes=[_mean_or_none(numbers, len(runs)) for numbers in sent],
+        y=[fmean(own) for own in values],
+        low=[min(own) for own in values],
+        high=[max(own) for own in values],
+    )
+
+
+def _mean_or_none(numbers: Sequence[int | None], needed: int) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return fmean(known) if len(known) == needed else None
 
 
 def _curve(points: Sequence[tuple[Measurement, float]]) -> Curve:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from fetchsgd.report.runs import Run
 from fetchsgd.report.seeds import Group
 from fetchsgd.report.series import Series
 from fetchsgd.report.styles import Style
-from fetchsgd.report.tasks import Task, differing_settings
+from fetchsgd.report.tasks import Task, telling_settings
 from fetchsgd.report.traffic import KINDS
 
 
@@ -36,12 +36,14 @@ def _series(index: int, series: Series, style: Style) -> dict[str, Any]:
         "label": style.label,
         "look": f"m{index}",
         "marker": style.marker,
+        "hollow": style.hollow,
         "dash": " ".join(f"{length:g}" for length in style.look.dash),
     }
 
 
 def _task(task: Task) -> dict[str, Any]:
-    differing = differing_settings(task.runs)
+    methods = {run.method for run in task.runs}
+    telling = {method: telling_settings(task.runs, method) for method in methods}
     fronts = {(kind, count): task.in_front(kind, count) for kind in KINDS for count in task.counts}
     in_front = [
         {count: {kind: index in fronts[kind, count] for kind in KINDS} for count in task.counts}
@@ -56,15 +58,19 @@ def _task(task: Task) -> dict[str, Any]:
         "series": [series.key for series in task.series],
         "count": task.count,
         "counted": {count: text.COUNTED[count] for count in task.counts},
-        "groups": [_group(group, task, differing, front) for group, front in groups],
+        "groups": [
+            _group(group, task, telling[group.series.method], front) for group, front in groups
+        ],
         "runs": [
-            _run(run, task, differing, front) for group, front in groups for run in group.runs
+            _run(run, task, telling[run.method], front)
+            for group, front in groups
+            for run in group.runs
         ],
     }
 
 
 def _group(
-    group: Group, task: Task, differing: Sequence[str], front: Mapping[str, Mapping[str, bool]]
+    group: Group, task: Task, telling: Collection[str], front: Mapping[str, Mapping[str, bool]]
 ) -> dict[str, Any]:
     """What is one point in the figures of compression."""
     points = {count: {kind: group.point(kind, count) for kind in KINDS} for count in task.counts}
@@ -77,12 +83,12 @@ def _group(
             for count, by_kind in points.items()
         },
         "front": front,
-        "details": group_details(group, task, differing),
+        "details": group_details(group, task, telling),
     }
 
 
 def _run(
-    run: Run, task: Task, differing: Sequence[str], front: Mapping[str, Mapping[str, bool]]
+    run: Run, task: Task, telling: Collection[str], front: Mapping[str, Mapping[str, bool]]
 ) -> dict[str, Any]:
     """What is one curve; it is strong where its group is in front and it is part of the mean."""
     return {
@@ -94,7 +100,7 @@ def _run(
             count: front[count]["overall"] and run.can_be_drawn("overall", count)
             for count in task.counts
         },
-        "details": run_details(run, task, differing),
+        "details": run_details(run, task, telling),
         "curves": {"metric": _rounded(metric_curve(run)), "loss": _rounded(loss_curve(run))},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fetchsgd.report import text
 from fetchsgd.report.runs import FINISHED, UNFINISHED, Run
@@ -12,18 +12,21 @@ from fetchsgd.report.traffic import KINDS, PAPER, WIRE, Traffic
 
 Details = list[tuple[str, str]]
 
-# Always shown with a run; other settings are shown where the runs of a task differ in them.
-_TELLING = ("method.", "local.", "upload.bits", "download.grid", "download.step")
+# Always shown with a run: how much is sent, and how. Others are shown where they tell it apart.
+_ALWAYS = {
+    *("method.k", "method.rows", "method.cols"),
+    *("upload.bits", "download.grid", "download.step"),
+}
 
 
-def run_details(run: Run, task: Task, differing: Sequence[str]) -> Details:
+def run_details(run: Run, task: Task, telling: Collection[str]) -> Details:
     """Pairs of a name and a text."""
     so_far = " so far" if run.status == UNFINISHED else ""
     return [
         (task.metric + so_far, text.measured(run.value, task.metric)),
         *_compressions(lambda kind, count: run.compression(kind, count), task),
         ("seed", _seeds([run])),
-        *_settings(run, differing),
+        *_settings(run, telling),
         *_length(run),
         *_effort(run, task),
     ]
@@ -41,16 +44,16 @@ def group_status(group: Group) -> str:
     return f"mean of {text.count(len(_finished(group)), 'seed')}"
 
 
-def group_details(group: Group, task: Task, differing: Sequence[str]) -> Details:
+def group_details(group: Group, task: Task, telling: Collection[str]) -> Details:
     """As of a run, with the seeds, the range, and those that were left out of the mean."""
     if len(group.runs) == 1:
-        return run_details(group.runs[0], task, differing)
+        return run_details(group.runs[0], task, telling)
     typical = (_finished(group) or group.runs)[0]
     return [
         *_mean_and_range(group, task),
         *_compressions(lambda kind, count: _mean_compression(group, kind, count), task),
         *_left_out(group),
-        *_settings(typical, differing),
+        *_settings(typical, telling),
         *_length(typical),
     ]
 
@@ -93,9 +96,9 @@ def _compressions(ratio: Callable[[str, str], float | None], task: Task) -> Deta
     ]
 
 
-def _settings(run: Run, differing: Sequence[str]) -> Details:
+def _settings(run: Run, telling: Collection[str]) -> Details:
     # The epochs that were done are told below, and are those of the settings unless it diverged.
-    told = [key for key in run.settings if key.startswith(_TELLING) or key in differing]
+    told = [key for key in run.settings if key in _ALWAYS or key in telling]
     keys = [key for key in told if key != "train.epochs"]
     return [(text.setting_name(key), text.setting_value(run.settings[key])) for key in keys]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +16,10 @@ from fetchsgd.report.styles import MATPLOTLIB_MARKERS, Style
 from fetchsgd.report.tasks import Task
 
 _GRID = "#d9dde1"
+_SOFT = "#5d656d"
+
+# Ticks of a decade, and the least part of it between two of them.
+_TICKS = (((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 0.124), ((1.0, 2.0, 5.0), 0.3), ((1.0, 3.0), 0.47))
 
 
 def shown(value: float, task: Task) -> float:
@@ -30,21 +36,23 @@ def quality_axis(axes: Axes, task: Task) -> None:
     axes.set_ylabel(literal(text.axis_title(task.metric, task.higher_is_better)))
 
 
-def log_axis(axes: Axes, words: Callable[[float], str], crowded: float) -> None:
-    """Ticks at 1, 2, 5, 10, ..., or only at powers of ten if the ends are `crowded` times apart."""
+def log_axis(axes: Axes, words: Callable[[float], str], inches: float) -> None:
+    """As many round ticks as have room for their words on an axis that is `inches` long."""
     axes.set_xscale("log")
     axes.margins(x=0.08)
     low, high = axes.get_xlim()
-    if high > crowded * low:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=8))
-    else:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    decade = inches / math.log10(high / low)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    longest = max(len(words(10.0**power)) for power in powers)
+    gap = max(0.36, 0.06 + 0.075 * longest)  # inches
+    subs = next((ticks for ticks, part in _TICKS if part * decade >= gap), (1.0,))
+    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12 if len(subs) > 1 else 8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def finish(figure: Figure, axes: Axes, task: Task) -> None:
-    """Title and legend; the legend's entries are those of `axes`."""
+def finish(figure: Figure, axes: Axes, task: Task, note: str) -> None:
+    """Title and legend; the legend's entries are those of `axes`, and above them is the note."""
     axes.set_title(literal(task.name), loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
@@ -53,7 +61,7 @@ def finish(figure: Figure, axes: Axes, task: Task) -> None:
     rows = -(-len(labels) // columns)
     # Two rows are in the figure's height; more of them shall not make the axes flatter.
     figure.set_figheight(figure.get_figheight() + 0.19 * max(0, rows - 2))
-    figure.legend(
+    legend = figure.legend(
         handles,
         labels,
         loc="outside lower center",
@@ -61,7 +69,10 @@ def finish(figure: Figure, axes: Axes, task: Task) -> None:
         frameon=False,
         handlelength=3.2,
         columnspacing=1.4,
+        title=fill(note, int(19 * figure.get_figwidth())) or None,  # some 19 letters an inch
+        title_fontproperties={"size": 7.5},
     )
+    legend.get_title().set(color=_SOFT, multialignment="center")
 
 
 def grid(axes: Axes) -> None:

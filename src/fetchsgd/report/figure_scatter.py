@@ -18,7 +18,9 @@ from fetchsgd.report.figure_axes import (
     quality_axis,
     shown,
 )
-from fetchsgd.report.seeds import Group
+from fetchsgd.report.figure_labels import Frontier, label_frontiers
+from fetchsgd.report.figure_notes import frontiers_note, scatter_note
+from fetchsgd.report.seeds import Group, Point
 from fetchsgd.report.styles import Style, series_styles
 from fetchsgd.report.tasks import Task
 from fetchsgd.report.traffic import KINDS, WIRE
@@ -26,54 +28,68 @@ from fetchsgd.report.traffic import KINDS, WIRE
 
 def scatter(task: Task, kind: str, count: str) -> Figure:
     """One kind of compression: every group of runs, and the frontier of each series."""
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    figure = Figure(figsize=(5.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for series, style in series_styles(task.series).items():
         front = task.frontier_of(series, kind, count)
         own = [group for group in task.groups if group.series == series]
         others = [group for group in own if group not in front]
-        _points(axes, task, (kind, count), others, style, strong=False)
-        _points(axes, task, (kind, count), front, style, strong=True)
-    _compression_axis(axes, kind, count)
+        _points(axes, task, _places(others, kind, count), style, strong=False)
+        _points(axes, task, _places(front, kind, count), style, strong=True)
+    _compression_axis(axes, kind, count, inches=4.5)
     quality_axis(axes, task)
-    finish(figure, axes, task)
+    finish(figure, axes, task, scatter_note(task, kind, count))
     return figure
 
 
 def frontiers(task: Task) -> Figure:
     """Nothing but frontiers, on the wire: how far to the right fewer bits lead."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.9), layout="constrained")
     panels = figure.subplots(1, len(KINDS), sharey=True)
+    styles = series_styles(task.series)
+    lines: list[list[Frontier]] = []
     for kind, axes in zip(KINDS, panels, strict=True):
-        for series, style in series_styles(task.series).items():
-            front = task.frontier_of(series, kind, WIRE)
-            _points(axes, task, (kind, WIRE), front, style, strong=True)
-        _compression_axis(axes, kind, WIRE)
+        lines.append([])
+        for series, style in styles.items():
+            points = _places(task.frontier_of(series, kind, WIRE), kind, WIRE)
+            _points(axes, task, points, style, strong=True)
+            lines[-1] += _labelled(task, points, style)
+        _compression_axis(axes, kind, WIRE, inches=2.7)
     quality_axis(panels[0], task)
-    finish(figure, panels[0], task)
+    finish(figure, panels[0], task, frontiers_note(task))
+    figure.draw_without_rendering()  # only now is it known where on paper a point is
+    for axes, own in zip(panels, lines, strict=True):
+        label_frontiers(axes, own)
     return figure
 
 
-def _compression_axis(axes: Axes, kind: str, count: str) -> None:
-    log_axis(axes, text.times, crowded=1000)
+def _places(groups: Sequence[Group], kind: str, count: str) -> list[Point]:
+    return [point for group in groups if (point := group.point(kind, count))]
+
+
+def _labelled(task: Task, points: Sequence[Point], style: Style) -> list[Frontier]:
+    """Both ends of a frontier with their compression; the axis says where 1x is."""
+    ends = {index % len(points): points[index].compression for index in (-1, 0) if points}
+    labels = {index: text.times(ratio) for index, ratio in ends.items()}
+    labels = {index: words for index, words in labels.items() if words != text.times(1)}
+    places = [(point.compression, shown(point.value, task)) for point in points]
+    return [Frontier(places, labels, style.look.light)] if points else []
+
+
+def _compression_axis(axes: Axes, kind: str, count: str, inches: float) -> None:
+    log_axis(axes, text.times, inches)
     axes.set_xlabel(f"{kind.capitalize()} compression, {text.COUNTED[count]}")
     grid(axes)
 
 
-def _points(
-    axes: Axes,
-    task: Task,
-    figure: tuple[str, str],  # its kind of compression and its count
-    groups: Sequence[Group],
-    style: Style,
-    strong: bool,
-) -> None:
+def _points(axes: Axes, task: Task, points: Sequence[Point], style: Style, strong: bool) -> None:
     """Groups at their means, each with a bar from its worst to its best seed."""
-    points = [point for group in groups if (point := group.point(*figure))]
     if not points:
         return
     x = [point.compression for point in points]
-    alpha = 1 if strong else 0.3
+    alpha = 1 if strong else 0.35
+    # A hollow marker below a full one leaves both to be seen where they meet.
+    level = (3 if strong else 2) + (0 if style.hollow else 0.5)
     axes.vlines(
         x,
         [shown(point.low, task) for point in points],
@@ -90,6 +106,6 @@ def _points(
         linestyle=linestyle(style) if strong else "none",
         alpha=alpha,
         label=literal(style.label) if strong else None,
-        zorder=3 if strong else 2,
+        zorder=level,
         **marker(style, 6 if strong else 4.5),
     )

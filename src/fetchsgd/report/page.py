@@ -9,6 +9,7 @@ from string import Template
 
 from fetchsgd.report import text
 from fetchsgd.report.data import page_json
+from fetchsgd.report.page_settings import settings_html
 from fetchsgd.report.page_table import table_html
 from fetchsgd.report.runs import STATUSES, Run
 from fetchsgd.report.series import Series
@@ -118,6 +119,7 @@ def _section(index: int, task: Task, styles: Mapping[Series, Style], stem: str |
         notes=_frontiers_note(task, stem) + _undrawn(task) + _paper_only(task),
         curve_links=_links(stem, "curves"),
         table=table_html(task, styles),
+        settings=settings_html(task, styles),
     )
 
 
@@ -175,13 +177,17 @@ def _undrawn(task: Task) -> str:
     absent = [run for run in task.runs if not all(run.can_be_drawn(kind, PAPER) for kind in KINDS)]
     if not absent:
         return ""
-    names = ", ".join(f"{escape(run.name)} ({run.status})" for run in absent)
+    names = ", ".join(f"{escape(run.name)} ({_state(run)})" for run in absent)
     verb = "is" if len(absent) == 1 else "are"
     listed = text.count(len(absent), "run")
     return (
         f'<p class="note">{listed} without a final value or compression {verb} in the curves and '
-        f"the table only: {names}.</p>"
+        f"the table only, and in no mean: {names}.</p>"
     )
+
+
+def _state(run: Run) -> str:
+    return f"{run.status} after {text.count(run.rounds, 'round')}"
 
 
 def _paper_only(task: Task) -> str:

@@ -24,9 +24,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """The name of a series, its looks and its marker."""
+    """The name of a series and of its method, its looks and its marker."""
 
     label: str
+    method: str
     look: Look
     marker: str  # a name that both `svg.js` and MATPLOTLIB_MARKERS know
     hollow: bool
@@ -109,5 +110,6 @@ def series_order(series: Series) -> tuple[int, str, bool]:
 
 def _style(family: _Family, low_bit: bool) -> Style:
     if low_bit:
-        return Style(f"{family.label}, low-bit", family.low_bit, family.marker, hollow=True)
-    return Style(family.label, family.plain, family.marker, hollow=False)
+        label = f"{family.label}, low-bit"
+        return Style(label, family.label, family.low_bit, family.marker, hollow=True)
+    return Style(family.label, family.label, family.plain, family.marker, hollow=False)

@@ -23,7 +23,7 @@ _WORDS = {"task", "method", "settings", "status"}  # columns set to the left
 def summary_table(runs: Iterable[Run]) -> list[Row]:
     """One row a run, of plain values; what is not known is None.
 
-    `settings` names only the settings in which the runs of that series differ, and for low-bit
+    `settings` names only the settings in which the runs of that method differ, and for low-bit
     runs how numbers are written. `upload`, `download` and `overall` are compressions as the paper
     counts, and `wire_upload` and so on are those on the wire.
     """
@@ -53,9 +53,9 @@ def table_text(rows: Sequence[Row]) -> str:
 
 
 def _told_settings(task: Task, series: Series) -> list[str]:
-    own = [run for run in task.runs if run.series == series]
-    told = dict.fromkeys(differing_settings(own))
-    return list(told | dict.fromkeys(_HOW_NUMBERS_ARE_WRITTEN) if series.low_bit else told)
+    own = [run for run in task.runs if run.method == series.method]
+    differing = [key for key in differing_settings(own) if key not in _HOW_NUMBERS_ARE_WRITTEN]
+    return [*differing, *(_HOW_NUMBERS_ARE_WRITTEN if series.low_bit else ())]
 
 
 def _line(row: Row, ratios: Sequence[str]) -> list[str]:

@@ -68,6 +68,16 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
     return [key for key in keys if _differs(key, runs)]
 
 
+def telling_settings(runs: Sequence[Run], method: str) -> set[str]:
+    """What tells a run of the method apart from its others, or from those of other methods.
+
+    That another method does not have an option tells nothing.
+    """
+    own = differing_settings([run for run in runs if run.method == method])
+    common = [key for key in differing_settings(runs) if all(key in run.settings for run in runs)]
+    return {*own, *common}
+
+
 def _differs(key: str, runs: Sequence[Run]) -> bool:
     # That other grids have no steps is said by the grid.
     compared = [run for run in runs if key in run.settings or key not in STEPS_ONLY]

@@ -70,12 +70,12 @@ def write(payload: Payload, choices: Choices) -> bytes:
     """The message of a payload in the formats and with the frequencies given."""
     count = count_of(payload.values)
     sketch = (0, 0, 0, 0)
-    dim = count
+    dim, since = count, 0
     sections = []
     if isinstance(payload, SketchTable):
         dim, sketch = payload.dim, (payload.rows, payload.seed, payload.cols, payload.block)
     if isinstance(payload, SparseUpdate):
-        dim = payload.dim
+        dim, since = payload.dim, payload.since
     if isinstance(payload, SparseUpdate) and choices.positions == positions.JOINT:
         assert isinstance(payload.values, Integers)
         assert choices.table is not None
@@ -89,7 +89,7 @@ def write(payload: Payload, choices: Choices) -> bytes:
     rows, seed, cols, block = sketch
     head = Header(
         KINDS[type(payload)], choices.values, choices.positions, payload.round,
-        rows, dim, seed, cols, block, count,
+        rows, dim, seed, cols, block, count, since,
     )  # fmt: skip
     return header.write(head, sections)
 
@@ -136,7 +136,7 @@ def _read_sparse(reader: Reader, head: Header) -> tuple[Payload, Choices]:
         if not head.positions:
             at = np.arange(count, dtype=np.int64)
     choices = Choices(choices.values, choices.table, head.positions, code)
-    return SparseUpdate(dim, torch.from_numpy(at), values, head.round), choices
+    return SparseUpdate(dim, torch.from_numpy(at), values, head.round, head.since), choices
 
 
 def _write_values(values: Values, choices: Choices) -> bytes:

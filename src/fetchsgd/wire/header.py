@@ -1,10 +1,10 @@
-"""The first 60 bytes of every message: what it is, how long it is, and a checksum."""
+"""The first 64 bytes of every message: what it is, how long it is, and a checksum."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from fetchsgd.wire.errors import WireError
 
@@ -14,7 +14,7 @@ DENSE, SKETCH, SPARSE, MODEL = range(1, 5)
 # Above this no sum of positions needs a check for overflow.
 MOST = 1 << 48
 
-_LAYOUT = struct.Struct("<4sBBBBIIQQIIQQI")
+_LAYOUT = struct.Struct("<4sBBBBIIQQIIQQII")
 HEADER_BYTES = _LAYOUT.size
 _CHECKSUM = 4
 _PREFIX = 5  # magic and version
@@ -34,12 +34,14 @@ class Header:
     cols: int
     block: int
     count: int
+    since: int = 0
 
 
 def write(header: Header, sections: list[bytes]) -> bytes:
     """The whole message."""
     length = HEADER_BYTES + sum(map(len, sections))
-    head = _LAYOUT.pack(MAGIC, VERSION, *astuple(header), length, 0)[:-_CHECKSUM]
+    *fields, since = astuple(header)
+    head = _LAYOUT.pack(MAGIC, VERSION, *fields, length, since, 0)[:-_CHECKSUM]
     checksum = zlib.crc32(head)
     for section in sections:
         checksum = zlib.crc32(section, checksum)
@@ -47,18 +49,18 @@ def write(header: Header, sections: list[bytes]) -> bytes:
 
 
 def read(data: memoryview) -> Header:
-    """Check what can go wrong on the way, then the fields; the sections follow at byte 60."""
+    """Check what can go wrong on the way, then the fields; the sections follow at byte 64."""
     if len(data) >= _PREFIX:
         _check_prefix(data)
     if len(data) < HEADER_BYTES:
         raise WireError(f"a message has at least {HEADER_BYTES} bytes, this one {len(data)}")
-    *fields, length, checksum = _LAYOUT.unpack(data[:HEADER_BYTES])
+    *fields, length, since, checksum = _LAYOUT.unpack(data[:HEADER_BYTES])
     if length != len(data):
         wrong = "cut off" if length > len(data) else "too long"
         raise WireError(f"the message is {wrong}: {len(data)} bytes, where it says {length}")
     if checksum_of(data) != checksum:
         raise WireError("the checksum is wrong: the message was damaged on its way")
-    header = Header(*fields[2:])
+    header = replace(Header(*fields[2:]), since=since)
     _check_fields(header)
     return header
 
@@ -88,8 +90,8 @@ def _check_fields(header: Header) -> None:
             raise WireError(f"a table of {h.rows} x {h.cols} cells cannot have {h.count} values")
     elif any(sketch_fields):
         raise WireError("rows, cols, block and seed must be zero unless the message is a sketch")
-    if h.kind != SPARSE and h.positions:
-        raise WireError("only a sparse update has positions")
+    if h.kind != SPARSE and (h.positions or h.since):
+        raise WireError("only a sparse update has positions and a version that it changes")
     if h.kind in (DENSE, MODEL) and h.dim != h.count:
         raise WireError(f"dim is {h.dim}, but there are {h.count} values")
     if h.kind == SPARSE and h.count > h.dim:

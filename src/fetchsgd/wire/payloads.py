@@ -94,15 +94,20 @@ class SketchTable:
 
 @dataclass(frozen=True, eq=False)
 class SparseUpdate:
-    """Values for some coordinates of a vector; the others do not change."""
+    """Values for some coordinates of a vector; the others do not change.
+
+    `since` is the version that it changes; 0 stands for the initial weights, which all can make.
+    """
 
     dim: int
     indices: Int64[Tensor, " count"]
     values: Values
     round: int = 0
+    since: int = 0
 
     def __post_init__(self) -> None:
         _check_number("round", self.round, 0, 2**32 - 1)
+        _check_number("since", self.since, 0, self.round)
         _check_number("dim", self.dim, 0, MOST)
         _check_indices(self.indices, self.dim)
         if count_of(self.values) != len(self.indices):

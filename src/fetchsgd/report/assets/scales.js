@@ -26,10 +26,10 @@ function linearTicks([low, high], length, gap) {
   return ticks;
 }
 
-// 1, 2, 5, 10, ... where all are `gap` pixels apart, else 1, 3, 10, ... or only powers of ten.
+// As many as are `gap` pixels apart: 1, 1.5, 2, 3, ... or 1, 2, 5, ... or 1, 3, 10, ... or powers of ten.
 function logTicks([low, high], length, gap) {
   const decade = length / Math.log10(high / low);
-  const choices = [[[1, 2, 5], 1, 0.3], [[1, 3], 1, 0.47], [[1], 1, 1], [[1], 2, 2], [[1], 3, 3], [[1], 6, 6]];
+  const choices = [[[1, 1.5, 2, 3, 5, 7], 1, 0.124], [[1, 2, 5], 1, 0.3], [[1, 3], 1, 0.47], [[1], 1, 1], [[1], 2, 2], [[1], 3, 3], [[1], 6, 6]];
   const [factors, every] = choices.find((choice) => choice[2] * decade >= gap) || choices[choices.length - 1];
   const ticks = [];
   for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e += 1) {

@@ -27,7 +27,9 @@ function drawScatter(host, task, kind, state) {
     const line = svg("path", { class: "line", d: path(groups.map(place)), "stroke-dasharray": series.dash });
     root.append(svg("g", { class: series.look, "data-series": key }, [line]));
   }
-  for (const groups of front.values()) root.append(...groups.map(mark));
+  // A hollow marker below a full one leaves both to be seen where they meet.
+  const full = (key) => !seriesOf.get(key).hollow;
+  for (const [, groups] of [...front].sort(([a], [b]) => full(a) - full(b))) root.append(...groups.map(mark));
   nameFrontiers(root, front, inView.map(place), place, at.box);
   return root;
 }

@@ -48,7 +48,7 @@ function frame(host, { height, right, x, y, description }) {
   };
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": description });
   root.append(svg("desc", {}, "Left and right arrow keys move from run to run."));
-  for (const tick of (y.log ? logTicks : linearTicks)(yDomain, box.bottom - box.top, 40)) {
+  for (const tick of (y.log ? logTicks : linearTicks)(yDomain, box.bottom - box.top, 30)) {
     const level = at.y(tick);
     root.append(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: level, y2: level }));
     root.append(svg("text", { x: box.left - 8, y: level + 4, "text-anchor": "end" }, y.words(tick)));
