@@ -79,3 +79,12 @@ def test_a_diverged_run_does_not_set_the_scale(make_run, tmp_path):
     make_run("bad", metric="perplexity", value=1e9, status="diverged", options={"k": 5})
     after = curves(group_by_task(find_runs([tmp_path]))[0]).axes[0].get_ylim()
     assert after == before
+
+
+def test_settings_that_learn_nothing_are_left_out_of_the_frontiers_and_told(make_run, tmp_path):
+    make_run("good", method="uncompressed", wire=(1.0, 1.0), value=0.9)
+    make_run("small", numbers={"bits": 2}, wire=(20.0, 20.0), value=0.8)
+    make_run("dead", numbers={"bits": 2}, wire=(99.0, 99.0), value=0.1, options={"k": 5})
+    (task,) = group_by_task(find_runs([tmp_path]))
+    assert frontiers_note(task) == "1 setting left out: a seed is below half the best accuracy."
+    assert all(axes.get_ylim()[0] > 50 for axes in drawn(frontiers(task)).axes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fetchsgd.report import text
 from fetchsgd.report.runs import DIVERGED
+from fetchsgd.report.seeds import Group
 from fetchsgd.report.tasks import Task
 
 
@@ -16,7 +17,18 @@ def scatter_note(task: Task, kind: str, count: str) -> str:
 
 
 def frontiers_note(task: Task) -> str:
-    return _sentences(_seeds(task, "bars"), _diverged(task, "not drawn"))
+    left_out = sum(not trains(group, task) for group in task.groups)
+    far = f"{text.count(left_out, 'setting')} left out: a seed is below half the best accuracy."
+    return _sentences(_seeds(task, "bars"), far if left_out else "", _diverged(task, "not drawn"))
+
+
+def trains(group: Group, task: Task) -> bool:
+    """Whether all its seeds learn something; ones that do not would squeeze all others together."""
+    points = [point for other in task.groups if (point := other.point("overall", task.count))]
+    own = group.point("overall", task.count)
+    if own is None or task.metric != "accuracy":
+        return True
+    return own.low >= max(point.value for point in points) / 2
 
 
 def curves_note(task: Task) -> str:

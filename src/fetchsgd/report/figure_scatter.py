@@ -19,7 +19,7 @@ from fetchsgd.report.figure_axes import (
     shown,
 )
 from fetchsgd.report.figure_labels import Frontier, label_frontiers
-from fetchsgd.report.figure_notes import frontiers_note, scatter_note
+from fetchsgd.report.figure_notes import frontiers_note, scatter_note, trains
 from fetchsgd.report.seeds import Group, Point
 from fetchsgd.report.styles import Style, series_styles
 from fetchsgd.report.tasks import Task
@@ -51,7 +51,8 @@ def frontiers(task: Task) -> Figure:
     for kind, axes in zip(KINDS, panels, strict=True):
         lines.append([])
         for series, style in styles.items():
-            points = _places(task.frontier_of(series, kind, WIRE), kind, WIRE)
+            front = [group for group in task.frontier_of(series, kind, WIRE) if trains(group, task)]
+            points = _places(front, kind, WIRE)
             _points(axes, task, points, style, strong=True)
             lines[-1] += _labelled(task, points, style)
         _compression_axis(axes, kind, WIRE, inches=2.7)
