@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 
+# Tests are many small computations. Threads that wait for each other by spinning make them ten
+# times slower wherever others share the cores; tests of threads ask for them. For children, too.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 from jaxtyping import install_import_hook
