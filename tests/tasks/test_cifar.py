@@ -1,26 +1,33 @@
-"""CIFAR10: files, augmentation and network; the files themselves where the machine has them."""
+"""CIFAR10 and CIFAR100: files and augmentation; the data where the machine has them."""
 
+import hashlib
+import io
 import os
+import tarfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
+from tasks.archive_server import serving
 from torch.nn.functional import pad
 
 from fetchsgd.config import resolve
 from fetchsgd.errors import UserError
-from fetchsgd.tasks import cifar, cross_entropy
+from fetchsgd.tasks import cifar
 from fetchsgd.tasks.augment import PADDING, crop_and_flip
-from fetchsgd.tasks.cifar import DIGESTS, FILE_BYTES, MEAN, SOURCE, STD, UNPACKED, cifar10
-from fetchsgd.tasks.resnet9 import ResNet9, pooled
+from fetchsgd.tasks.cifar import CIFAR10, CIFAR100, PIXELS, DataFile, cifar10, cifar100
 
+SETS = pytest.mark.parametrize("source", [CIFAR10, CIFAR100], ids=lambda source: source.title)
 PUBLISHED = Path(os.environ.get("FETCHSGD_DATA", "/nonexistent"))
-needs_data = pytest.mark.skipif(
-    not any((PUBLISHED / sub / "data_batch_1.bin").is_file() for sub in ("", UNPACKED)),
-    reason="FETCHSGD_DATA names no folder with CIFAR10's binary files",
-)
+
+
+def needs(source):
+    there = any((PUBLISHED / sub / source.test.name).is_file() for sub in ("", source.unpacked))
+    reason = f"FETCHSGD_DATA names no folder with {source.title}'s binary files"
+    return pytest.mark.skipif(not there, reason=reason)
 
 
 def bytes_like(*shape, generator):
@@ -30,25 +37,37 @@ def bytes_like(*shape, generator):
 # --- files
 
 
-def test_a_record_is_a_label_and_three_planes(generator):
+@SETS
+def test_a_record_is_its_labels_and_three_planes(generator, source):
+    """The last label is the one that is learnt: the fine one of CIFAR100."""
     images, labels = bytes_like(4, 3, 32, 32, generator=generator), torch.tensor([7, 0, 9, 9])
-    rows = torch.cat([labels[:, None].byte(), images.flatten(1)], dim=1)
-    found, found_labels = cifar.parse(rows.numpy())
+    coarse = torch.full((4, len(source.labels) - 1), 3, dtype=torch.uint8)
+    rows = torch.cat([coarse, labels[:, None].byte(), images.flatten(1)], dim=1)
+    assert rows.shape[1] == source.record_bytes
+    found, found_labels = cifar.parse(rows.numpy(), source)
     assert found.dtype == torch.uint8
     assert torch.equal(found, images)
     assert torch.equal(found_labels, labels)
 
 
-@pytest.mark.parametrize("inside", ["", UNPACKED])
-def test_a_folder_may_be_the_files_own_or_hold_it(tmp_path, monkeypatch, inside):
-    (tmp_path / inside).mkdir(exist_ok=True)
-    assert cifar.find_folder(str(tmp_path)) == tmp_path / inside
+@pytest.fixture
+def nothing_downloaded(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a download was started")
+
+    monkeypatch.setattr(cifar, "fetch", refuse)
+
+
+@SETS
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.usefixtures("nothing_downloaded")
+def test_a_folder_may_be_the_files_own_or_hold_it(tmp_path, monkeypatch, source, inside):
+    own = tmp_path / source.unpacked if inside else tmp_path
+    own.mkdir(exist_ok=True)
+    (own / source.test.name).touch()
+    assert cifar.find_folder(source, str(tmp_path)) == own
     monkeypatch.setenv("FETCHSGD_DATA", str(tmp_path))
-    assert cifar.find_folder("") == tmp_path / inside
-    monkeypatch.delenv("FETCHSGD_DATA")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache/fetchsgd" / inside).mkdir(parents=True)
-    assert cifar.find_folder("") == tmp_path / ".cache/fetchsgd" / inside
+    assert cifar.find_folder(source, "") == own
 
 
 def write(path, size):
@@ -56,35 +75,120 @@ def write(path, size):
         file.truncate(size)
 
 
+def sentence(task, source, folder):
+    with pytest.raises(UserError) as error:
+        resolve({"task": {"name": f"fetchsgd.tasks.cifar:{task}", "folder": str(folder)}})
+    assert source.url in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.usefixtures("nothing_downloaded")
 def test_what_is_not_the_published_file_is_a_sentence(tmp_path):
-    first = tmp_path / next(iter(DIGESTS))
-
-    def sentence(folder=tmp_path):
-        with pytest.raises(UserError) as error:
-            resolve({"task": {"name": "cifar10", "folder": str(folder)}})
-        assert SOURCE in str(error.value)
-        return str(error.value)
-
-    missing = sentence(tmp_path / "nowhere")
+    first = tmp_path / CIFAR10.train[0].name
+    said = partial(sentence, "cifar10", CIFAR10)
+    missing = said(tmp_path / "nowhere")
     assert f"there is no folder {tmp_path / 'nowhere'}" in missing
     assert "task.folder" in missing
-    assert f"there is no file {first}" in sentence()
+    assert f"there is no file {first}" in said(tmp_path)
     write(first, 12)
-    assert f"{first} has 12 bytes; expected {FILE_BYTES}" in sentence()
-    write(first, FILE_BYTES)
-    assert f"expected {DIGESTS[first.name]}" in sentence()
+    assert f"{first} has 12 bytes; expected 30730000" in said(tmp_path)
+    write(first, 30_730_000)
+    assert f"expected {CIFAR10.train[0].sha256}" in said(tmp_path)
+
+
+# Few records, so that their archive is small.
+SMALL = replace(CIFAR100, train=(DataFile("train.bin", 200),), test=DataFile("test.bin", 30))
+
+
+def records(number, seed=0):
+    """Random images; coarse and fine labels in turn."""
+    generator = np.random.default_rng(seed)
+    fine = np.arange(number, dtype=np.uint8) % 100
+    images = generator.integers(0, 256, (number, PIXELS), dtype=np.uint8)
+    return np.concatenate([(fine // 5)[:, None], fine[:, None], images], axis=1)
+
+
+@pytest.mark.parametrize(("byte", "label", "limit"), [(0, 20, 20), (1, 100, 100)])
+def test_labels_out_of_range_are_a_sentence(tmp_path, monkeypatch, byte, label, limit):
+    monkeypatch.setattr(cifar, "CIFAR100", SMALL)
+    train = records(200)
+    train[17, byte] = label
+    (tmp_path / "train.bin").write_bytes(train.tobytes())
+    said = sentence("cifar100", SMALL, tmp_path)
+    assert f"has a label {label} in byte {byte} of a record; expected labels below {limit}" in said
+
+
+@pytest.fixture
+def published(monkeypatch, tmp_path):
+    """CIFAR100 from a server of ours: what it serves, and the folder for the download."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for file in SMALL.files:
+            data = records(file.records, file.records).tobytes()
+            info = tarfile.TarInfo(f"{SMALL.unpacked}/{file.name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    archive = content.getvalue()
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("FETCHSGD_DATA", str(tmp_path / "data"))
+    with serving(archive, "cifar-100-binary.tar.gz") as site:
+        digest = hashlib.sha256(archive).hexdigest()
+        source = replace(SMALL, url=site.url, size=len(archive), sha256=digest)
+        monkeypatch.setattr(cifar, "CIFAR100", source)
+        yield site, tmp_path / "data"
+
+
+def test_downloaded_unpacked_and_dealt_out(published):
+    site, folder = published
+    task = cifar100()
+    assert site.requests == [None]
+    assert (folder / SMALL.unpacked / "train.bin").read_bytes() == records(200, 200).tobytes()
+    assert task.train.num_clients == 200
+    expected = torch.from_numpy(records(30, 30)[:, 2:]).view(-1, 3, 32, 32)
+    assert torch.equal(task.test_inputs, expected)
+    assert torch.equal(task.test_targets, torch.arange(30))
+    assert task.model()(task.test_inputs[:1]).shape == (1, 100)
+    cifar100(seed=1, split="dirichlet", examples_per_client=20)
+    assert site.requests == [None]
+
+
+def test_an_archive_put_by_hand_needs_no_network(published):
+    site, folder = published
+    folder.mkdir()
+    (folder / "cifar-100-binary.tar.gz").write_bytes(site.content)
+    assert cifar100().train.num_clients == 200
+    assert site.requests == []
+
+
+def test_a_download_that_fails_is_a_mistake_of_the_users(published):
+    site, folder = published
+    site.status = 404
+    said = sentence("cifar100", cifar.CIFAR100, "")
+    assert f"put the published file at {folder / 'cifar-100-binary.tar.gz'} by hand" in said
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("task", "options", "message"),
     [
-        ({"split": "by_hand"}, "task.split must be one of one_class, iid, got 'by_hand'"),
-        ({"examples_per_client": 0}, "task.examples_per_client must be from 1 to 5000, got 0"),
+        (
+            "cifar10",
+            {"split": "by_hand"},
+            "task.split must be one of one_class, iid, dirichlet, got 'by_hand'",
+        ),
+        (
+            "cifar10",
+            {"examples_per_client": 0},
+            "examples_per_client must be from 1 to 5000, got 0",
+        ),
+        ("cifar100", {"examples_per_client": 501}, "must be from 1 to 500, got 501"),
+        ("cifar100", {"sizes": "power_law"}, "needs task.examples_per_client, .* at least 2"),
     ],
 )
-def test_mistakes(options, message):
+@pytest.mark.usefixtures("nothing_downloaded")
+def test_mistakes(task, options, message):
+    """Seen before any data is looked for."""
     with pytest.raises(UserError, match=message):
-        resolve({"task": {"name": "cifar10", **options}})
+        resolve({"task": {"name": f"fetchsgd.tasks.cifar:{task}", **options}})
 
 
 # --- augmentation
@@ -128,95 +232,66 @@ def test_a_constant_image_stays_and_the_layout_too(generator):
     assert found.is_contiguous()
 
 
-# --- network
-
-
-@pytest.fixture
-def network():
-    torch.manual_seed(0)
-    return ResNet9(10, MEAN, STD)
-
-
-@pytest.mark.parametrize(("classes", "weights"), [(10, 6_568_640), (100, 6_614_720)])
-def test_number_of_weights(classes, weights):
-    module = ResNet9(classes, MEAN, STD)
-    assert sum(p.numel() for p in module.parameters()) == weights
-    assert not module.state_dict().keys() - dict(module.named_parameters()).keys()
-
-
-def test_network_sees_normalised_images(network, generator):
-    """Bytes at the mean and one deviation above become zeros and ones before the first layer."""
-    seen = []
-    network.first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    levels = torch.tensor([MEAN, np.add(MEAN, STD).tolist()])
-    outputs = network(levels.round().byte().view(2, 3, 1, 1).expand(2, 3, 32, 32))
-    assert outputs.shape == (2, 10)
-    torch.testing.assert_close(seen[0].mean(dim=(2, 3)), torch.tensor([[0.0] * 3, [1.0] * 3]),
-                               atol=0.01, rtol=0)  # fmt: skip
-
-
-def test_pooling_and_relu_commute(generator):
-    """In values and, where no two pixels tie, in gradients."""
-    x = torch.randn(2, 3, 8, 8, generator=generator, requires_grad=True)
-    ours = pooled(x)
-    usual = torch.nn.functional.max_pool2d(x.relu(), 2)
-    assert torch.equal(ours, usual)
-    slopes = [torch.autograd.grad((y**2).sum(), x)[0] for y in (ours, usual)]
-    assert torch.equal(*slopes)
-
-
-def test_gradients_of_clients_side_by_side(network, generator):
-    """torch.func sees the bytes and the buffers; each client's gradient is its own."""
-    images = bytes_like(2, 2, 3, 32, 32, generator=generator)
-    targets = torch.tensor([[3, 3], [8, 8]])
-    parameters = dict(network.named_parameters())
-
-    def loss(parameters, images, targets):
-        return cross_entropy(functional_call(network, parameters, (images,)), targets).mean()
-
-    found = vmap(grad(loss), (None, 0, 0))(parameters, images, targets)
-    for client in range(2):
-        alone = grad(loss)(parameters, images[client], targets[client])
-        for name, gradient in alone.items():
-            torch.testing.assert_close(found[name][client], gradient, rtol=1e-3, atol=1e-5)
-
-
-def test_autocast(network, generator):
-    images = bytes_like(2, 3, 32, 32, generator=generator)
-    exact = network(images)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = network(images)
-    assert rounded.dtype == torch.bfloat16
-    torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.02)
-
-
 # --- the published files
 
 
-@needs_data
-def test_published_files():
-    task = cifar10(folder=str(PUBLISHED))
-    assert task.train.inputs.shape == (50_000, 3, 32, 32)
-    assert task.test_inputs.shape == (10_000, 3, 32, 32)
-    assert task.train.num_clients == 10_000
-    assert set(task.train.sizes) == {5}
-    assert (task.train.targets.view(-1, 5).diff(dim=1) == 0).all()
-    assert torch.equal(task.test_targets.bincount(), torch.full((10,), 1000))
-    # In integers: floats lose digits over 51 million pixels.
+def channel_statistics(images):
+    """In integers: floats lose digits over 51 million pixels."""
     pixels = np.zeros((3, 256), dtype=np.int64)
     for channel in range(3):
-        pixels[channel] = np.bincount(task.train.inputs[:, channel].numpy().ravel(), minlength=256)
+        pixels[channel] = np.bincount(images[:, channel].numpy().ravel(), minlength=256)
     mean = pixels @ np.arange(256) / pixels.sum(axis=1)
     square = pixels @ np.arange(256) ** 2 / pixels.sum(axis=1)
-    np.testing.assert_allclose(MEAN, mean, atol=0.06)
-    np.testing.assert_allclose(STD, np.sqrt(square - mean**2), atol=0.06)
+    return mean, np.sqrt(square - mean**2)
 
 
-@needs_data
-def test_the_task_in_settings():
+@pytest.mark.parametrize(
+    ("task", "source", "per_client"),
+    [
+        pytest.param(cifar10, CIFAR10, 5, marks=needs(CIFAR10)),
+        pytest.param(cifar100, CIFAR100, 1, marks=needs(CIFAR100)),
+    ],
+)
+def test_published_files(task, source, per_client):
+    made = task(folder=str(PUBLISHED))
+    classes = source.labels[-1]
+    assert made.train.inputs.shape == (50_000, 3, 32, 32)
+    assert made.test_inputs.shape == (10_000, 3, 32, 32)
+    assert made.train.num_clients == 50_000 // per_client
+    assert set(made.train.sizes) == {per_client}
+    assert (made.train.targets.view(-1, per_client).diff(dim=1) == 0).all()
+    assert torch.equal(made.train.targets.bincount(), torch.full((classes,), 50_000 // classes))
+    assert torch.equal(made.test_targets.bincount(), torch.full((classes,), 10_000 // classes))
+    mean, std = channel_statistics(made.train.inputs)
+    np.testing.assert_allclose(source.mean, mean, atol=0.06)
+    np.testing.assert_allclose(source.std, std, atol=0.06)
+
+
+@needs(CIFAR10)
+def test_the_clients_of_cifar10_are_those_of_our_first_results():
+    """The digest of commit a1c2ca1, before splits had other settings."""
+    train = cifar10(seed=3, folder=str(PUBLISHED)).train
+    assert hashlib.sha256(train.inputs.numpy().data).hexdigest()[:16] == "506164b09bfc9e60"
+
+
+@pytest.mark.parametrize(
+    ("task", "per_round", "peak"),
+    [
+        pytest.param("cifar10", 100, 0.3, marks=needs(CIFAR10)),
+        pytest.param("cifar100", 500, 0.2, marks=needs(CIFAR100)),
+    ],
+)
+def test_the_task_in_settings(task, per_round, peak):
     config = resolve(
-        {"task": {"name": "cifar10", "folder": str(PUBLISHED)}, "method": {"name": "local_topk"}}
+        {
+            "task": {"name": f"fetchsgd.tasks.cifar:{task}", "folder": str(PUBLISHED)},
+            "method": {"name": "local_topk"},
+        }
     )
+    assert config.task.name == task
     assert config.train.weight_decay == 5e-4
+    assert config.train.epochs == 24
+    assert config.train.clients_per_round == per_round
+    assert (config.schedule.peak, config.schedule.pivot) == (peak, 5)
     assert config.method_options["k"] == 50_000
-    assert cifar.read_cifar10.cache_info().currsize == 1
+    assert cifar.read.cache_info().currsize == 1

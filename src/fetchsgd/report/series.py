@@ -8,6 +8,14 @@ from typing import Any, NamedTuple
 # The settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
 STEPS_ONLY = ("download.step", "download.log")  # mean nothing for other grids
+# The same for how examples are dealt out to clients, where a task deals them out.
+SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.5}
+# Settings that mean something only where another has a certain value.
+DEPENDENT = {
+    **dict.fromkeys(STEPS_ONLY, ("download.grid", "steps")),
+    "task.alpha": ("task.split", "dirichlet"),
+    "task.exponent": ("task.sizes", "power_law"),
+}
 
 
 class Series(NamedTuple):
@@ -29,6 +37,7 @@ def series_of(method: str, settings: Mapping[str, Any]) -> Series:
 
 def with_number_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that compare: older runs get what went without saying, and idle ones are dropped."""
-    full = {**settings, **{k: v for k, v in NUMBER_SETTINGS.items() if k not in settings}}
-    steps = full["download.grid"] == "steps"
-    return {key: value for key, value in full.items() if steps or key not in STEPS_ONLY}
+    implied = NUMBER_SETTINGS | (SPLIT_SETTINGS if "task.split" in settings else {})
+    full = {**settings, **{k: v for k, v in implied.items() if k not in settings}}
+    idle = {key for key, (on, value) in DEPENDENT.items() if full.get(on) != value}
+    return {key: value for key, value in full.items() if key not in idle}

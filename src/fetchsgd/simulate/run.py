@@ -28,10 +28,10 @@ from fetchsgd.simulate.checkpoint import load_checkpoint, save_checkpoint
 from fetchsgd.simulate.cohort import CohortAtWork
 from fetchsgd.simulate.environment import choose_device, commit, hardware, versions
 from fetchsgd.simulate.folder import RunFolder
+from fetchsgd.tasks.base import totals_and_counts
 from fetchsgd.upload import Upload
 from fetchsgd.vector import FlatModel
 
-EVAL_BATCH = 2000
 MEMORY_LIMIT = 8 << 30
 # A loss so far above where it started is not coming back.
 HOPELESS = 1000.0
@@ -124,14 +124,15 @@ class Run:
     def evaluate(self, weights: Float32[Tensor, " dim"]) -> tuple[float, float]:
         """The metric and the mean loss on the test set."""
         task = self.config.task
-        quality = loss = weights.new_zeros((), dtype=torch.float64)
+        sums = weights.new_zeros(3, dtype=torch.float64)
         parameters = self.model.views(weights)
-        for inputs, targets in zip(*(torch.split(t, EVAL_BATCH) for t in self.test), strict=True):
+        batches = (torch.split(tensor, task.eval_batch) for tensor in self.test)
+        for inputs, targets in zip(*batches, strict=True):
             outputs = self.model(parameters, as_images(inputs)).float()
-            quality = quality + task.quality(outputs, targets).sum()
-            loss = loss + task.loss(outputs, targets).sum()
-        count = len(self.test[0])
-        return float(quality) / count, float(loss) / count
+            quality = totals_and_counts(task.quality(outputs, targets))
+            sums += torch.stack([*quality, task.loss(outputs, targets).sum()])
+        total, count, loss = sums.tolist()  # waits for the device, once
+        return task.summary(total / count), loss / len(self.test[0])
 
     def execute(
         self, out: Path, resume: bool = False, watch: Watch | None = None

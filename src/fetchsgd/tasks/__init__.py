@@ -12,10 +12,20 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
-from fetchsgd.tasks.cifar import cifar10
+from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
+from fetchsgd.tasks.femnist import femnist
+from fetchsgd.tasks.personachat import personachat
+from fetchsgd.tasks.shakespeare import shakespeare
 
-TASKS: dict[str, Callable[..., Task]] = {"digits": digits, "cifar10": cifar10}
+TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "femnist": femnist,
+    "personachat": personachat,
+    "shakespeare": shakespeare,
+}
 
 __all__ = [
     "TASKS",

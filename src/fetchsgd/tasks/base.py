@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +71,10 @@ class Task:
     """What the user names. `loss` gives one number per example, and must not mix examples.
 
     model: makes the module; its initial weights must come from torch's generator, which is seeded.
-    quality: from outputs and targets to one number per example, whose mean is the metric.
+    quality: from outputs and targets to one number per example, whose mean is the metric; or to
+        two, (n, 2), a total and what it counts, as of tokens: the metric is totals by counts.
+    summary: what is made of that in the end, such as perplexity of a mean loss.
+    eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
     preset: settings that suit the task, by section and key; `methods` in it holds those of methods.
     """
@@ -84,6 +88,8 @@ class Task:
     quality: Loss
     metric: str = "accuracy"
     higher_is_better: bool = True
+    summary: Callable[[float], float] = float
+    eval_batch: int = 2000
     augment: Augment | None = None
     preset: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -94,3 +100,16 @@ def cross_entropy(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
 
 def is_correct(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
+
+
+def totals_and_counts(quality: Tensor) -> tuple[Tensor, Tensor]:
+    """The two sums over a batch of what `Task.quality` gave, on its device."""
+    if quality.ndim == 1:
+        return quality.sum(), quality.new_full((), len(quality), dtype=torch.float64)
+    totals, counts = quality.unbind(dim=1)
+    return totals.sum(), counts.sum()
+
+
+def perplexity(mean_loss: float) -> float:
+    """Among how many equally likely tokens the model hesitates: e to the mean loss of a token."""
+    return math.inf if mean_loss > 700 else math.exp(mean_loss)  # which would overflow

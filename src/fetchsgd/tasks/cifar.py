@@ -1,12 +1,13 @@
-"""CIFAR10 as in section 5.1 and appendix A.1: 10,000 clients with five images of a single class.
+"""CIFAR10 and CIFAR100 as in section 5.1 and appendix A.1: tiny clients, each of a single class.
 
-The data are the publisher's binary files, which must lie in a folder of the user's.
+CIFAR10 is 10,000 clients with five images, CIFAR100 is 50,000 clients with one. The data are the
+publisher's binary files: from a folder of the user's, or downloaded once into the data folder.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,113 +21,225 @@ from torch import Tensor
 from fetchsgd.randomness import numpy_generator
 from fetchsgd.tasks.augment import crop_and_flip
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
+from fetchsgd.tasks.download import data_folder, fetch, unpack
 from fetchsgd.tasks.resnet9 import ResNet9
-from fetchsgd.tasks.splits import SPLITS
+from fetchsgd.tasks.splits import Split
 
-SOURCE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-UNPACKED = "cifar-10-batches-bin"
 PIXELS = 3 * 32 * 32
-FILE_BYTES = 10_000 * (1 + PIXELS)
-TEST_FILE = "test_batch.bin"
-# SHA-256 of the published files.
-DIGESTS = {
-    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    TEST_FILE: "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-}
-# Of red, green and blue over the 50,000 training images; a test computes them from the files.
-MEAN = (125.3, 123.0, 113.9)
-STD = (63.0, 62.1, 66.7)
-
-PRESET: dict[str, dict[str, Any]] = {
-    "train": {
-        "epochs": 24.0,
-        "baseline_epochs": 24.0,
-        "clients_per_round": 100,
-        "weight_decay": 5e-4,
-    },
-    "schedule": {"kind": "triangular", "peak": 0.3, "pivot": 5.0},
-    "methods": {
-        "fetchsgd": {"k": 50_000, "cols": 650_000},
-        "local_topk": {"k": 50_000},
-        "true_topk": {"k": 50_000},
-        "fedavg": {"local": {"epochs": 2}},
-    },
-}
 
 Examples = tuple[UInt8[Tensor, "n 3 32 32"], Int64[Tensor, " n"]]
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of records. Without a digest its size and labels are checked, and no more."""
+
+    name: str
+    records: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set as its authors publish it.
+
+    size, sha256: of the archive, as in the checksums of TensorFlow Datasets.
+    unpacked: the folder in the archive.
+    labels: for each label byte of a record how many values it has; the last is what is learnt.
+    mean, std: of red, green and blue over the training images; a test computes them.
+    """
+
+    title: str
+    url: str
+    size: int
+    sha256: str
+    unpacked: str
+    train: tuple[DataFile, ...]
+    test: DataFile
+    labels: tuple[int, ...]
+    mean: Channels
+    std: Channels
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return (*self.train, self.test)
+
+    @property
+    def record_bytes(self) -> int:
+        return len(self.labels) + PIXELS
+
+
+CIFAR10 = Published(
+    title="CIFAR10",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    size=170_052_171,
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    unpacked="cifar-10-batches-bin",
+    train=tuple(
+        DataFile(f"data_batch_{number}.bin", 10_000, digest)
+        for number, digest in enumerate(
+            (
+                "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            ),
+            start=1,
+        )
+    ),
+    test=DataFile(
+        "test_batch.bin",
+        10_000,
+        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    ),
+    labels=(10,),
+    mean=(125.3, 123.0, 113.9),
+    std=(63.0, 62.1, 66.7),
+)
+
+# No digests of the files: copies that hold the same images in another order will do.
+CIFAR100 = Published(
+    title="CIFAR100",
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    size=168_513_733,
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    unpacked="cifar-100-binary",
+    train=(DataFile("train.bin", 50_000),),
+    test=DataFile("test.bin", 10_000),
+    labels=(20, 100),
+    mean=(129.3, 124.1, 112.4),
+    std=(68.2, 65.4, 70.4),
+)
 
 
 def cifar10(
-    seed: int = 0, folder: str = "", examples_per_client: int = 5, split: str = "one_class"
+    seed: int = 0,
+    folder: str = "",
+    examples_per_client: int = 5,
+    split: str = "one_class",
+    alpha: float = 0.5,
+    sizes: str = "equal",
+    exponent: float = 1.5,
 ) -> Task:
-    """`folder` holds the binary files; without it, FETCHSGD_DATA or ~/.cache/fetchsgd does."""
-    if split not in SPLITS:
-        raise ValueError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if not 1 <= examples_per_client <= 5000:
-        raise ValueError(
-            f"task.examples_per_client must be from 1 to 5000, got {examples_per_client}"
-        )
-    (images, labels), (test_images, test_labels) = read_cifar10(find_folder(folder))
-    generator = numpy_generator(seed, "split", 1)
-    clients = SPLITS[split](labels.numpy(), examples_per_client, generator)
+    """`folder` holds the binary files; without it they are downloaded. For the rest: splits.py."""
+    dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=5000)
+    return make_task("cifar10", CIFAR10, folder, dealing, seed, preset(100, 0.3))
+
+
+def cifar100(
+    seed: int = 0,
+    folder: str = "",
+    examples_per_client: int = 1,
+    split: str = "one_class",
+    alpha: float = 0.5,
+    sizes: str = "equal",
+    exponent: float = 1.5,
+) -> Task:
+    """As `cifar10`, with the 100 fine labels."""
+    dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=500)
+    return make_task("cifar100", CIFAR100, folder, dealing, seed, preset(500, 0.2))
+
+
+def preset(clients_per_round: int, peak: float) -> dict[str, dict[str, Any]]:
+    return {
+        "train": {
+            "epochs": 24.0,
+            "baseline_epochs": 24.0,
+            "clients_per_round": clients_per_round,
+            "weight_decay": 5e-4,
+        },
+        "schedule": {"kind": "triangular", "peak": peak, "pivot": 5.0},
+        "methods": {
+            "fetchsgd": {"k": 50_000, "cols": 650_000},
+            "local_topk": {"k": 50_000},
+            "true_topk": {"k": 50_000},
+            "fedavg": {"local": {"epochs": 2}},
+        },
+    }
+
+
+def make_task(
+    name: str,
+    source: Published,
+    folder: str,
+    dealing: Split,
+    seed: int,
+    preset: dict[str, dict[str, Any]],
+) -> Task:
+    (images, labels), (test_images, test_labels) = read(source, find_folder(source, folder))
+    clients = dealing.clients(labels.numpy(), numpy_generator(seed, "split", 1))
     return Task(
-        name="cifar10",
+        name=name,
         train=ClientData.from_groups(images, labels, clients),
         test_inputs=test_images,
         test_targets=test_labels,
-        model=partial(ResNet9, 10, MEAN, STD),
+        model=partial(ResNet9, source.labels[-1], source.mean, source.std),
         loss=cross_entropy,
         quality=is_correct,
         augment=crop_and_flip,
-        preset=PRESET,
+        preset=preset,
     )
 
 
-def find_folder(folder: str) -> Path:
-    """The folder of the binary files: the one named, or the archive's own inside it."""
-    base = folder or os.environ.get("FETCHSGD_DATA") or "~/.cache/fetchsgd"
-    path = Path(base).expanduser().absolute()
-    found = path / UNPACKED if (path / UNPACKED).is_dir() else path
-    if not found.is_dir():
+def find_folder(source: Published, folder: str) -> Path:
+    """The folder of the binary files: the archive's own, or one that holds them directly.
+
+    Nothing is downloaded where the user names a folder.
+    """
+    base = Path(folder).expanduser().absolute() if folder else data_folder()
+    if (base / source.unpacked).is_dir():
+        return base / source.unpacked
+    if folder and not base.is_dir():
         raise ValueError(
-            f"there is no folder {found}; task.folder or the environment variable FETCHSGD_DATA "
-            f"must name the folder of CIFAR10's files {', '.join(DIGESTS)}, "
-            f"which can be had from {SOURCE}"
+            f"there is no folder {base}; task.folder must name the folder of {source.title}'s "
+            f"files {', '.join(file.name for file in source.files)}, which can be had from "
+            f"{source.url}, or be left out to download them"
         )
-    return found
+    if folder or (base / source.test.name).is_file():
+        return base
+    return unpack(fetch(source.url, source.sha256, source.size, base), source.unpacked)
 
 
 @lru_cache(maxsize=1)  # a sweep makes the task once for each of its runs
-def read_cifar10(folder: Path) -> tuple[Examples, Examples]:
+def read(source: Published, folder: Path) -> tuple[Examples, Examples]:
     """The training and the test set."""
-    records = {name: read_records(folder / name, digest) for name, digest in DIGESTS.items()}
-    test = records.pop(TEST_FILE)
-    return parse(np.concatenate(list(records.values()))), parse(test)
+    train = [read_records(source, file, folder) for file in source.train]
+    test = read_records(source, source.test, folder)
+    return parse(np.concatenate(train), source), parse(test, source)
 
 
-def read_records(path: Path, digest: str) -> NDArray[np.uint8]:
-    """A file's records, one a row. Any other file than the published one is refused."""
+def read_records(source: Published, file: DataFile, folder: Path) -> NDArray[np.uint8]:
+    """A file's records, one a row. What is seen not to be the published file is refused."""
+    path = folder / file.name
+    expected = file.records * source.record_bytes
     if not path.is_file():
         raise ValueError(
-            f"there is no file {path}; expected one of {FILE_BYTES} bytes as in {SOURCE}"
+            f"there is no file {path}; expected one of {expected} bytes as in {source.url}"
         )
-    if (size := path.stat().st_size) != FILE_BYTES:
+    if (size := path.stat().st_size) != expected:
         raise ValueError(
-            f"{path} has {size} bytes; expected {FILE_BYTES} as in the file of {SOURCE}"
+            f"{path} has {size} bytes; expected {expected} as in the file of {source.url}"
         )
     content = np.fromfile(path, np.uint8)
-    if (found := hashlib.sha256(content.data).hexdigest()) != digest:
+    found = hashlib.sha256(content.data).hexdigest() if file.sha256 else ""
+    if found != file.sha256:
         raise ValueError(
-            f"{path} has SHA-256 {found}; expected {digest} as of the file in {SOURCE}"
+            f"{path} has SHA-256 {found}; expected {file.sha256} as of the file in {source.url}"
         )
-    return content.reshape(-1, 1 + PIXELS)
+    records = content.reshape(file.records, source.record_bytes)
+    for position, values in enumerate(source.labels):
+        if (largest := int(records[:, position].max())) >= values:
+            raise ValueError(
+                f"{path} has a label {largest} in byte {position} of a record; "
+                f"expected labels below {values} as in the file of {source.url}"
+            )
+    return records
 
 
-def parse(records: UInt8[np.ndarray, "n 3073"]) -> Examples:
-    """Images and labels. A record is a label, then the red, the green and the blue plane."""
-    images = torch.from_numpy(np.ascontiguousarray(records[:, 1:])).view(-1, 3, 32, 32)
-    return images, torch.from_numpy(records[:, 0].astype(np.int64))
+def parse(records: UInt8[np.ndarray, "n bytes"], source: Published) -> Examples:
+    """Images and labels. A record is its labels, then the red, the green and the blue plane."""
+    labels = len(source.labels)
+    images = torch.from_numpy(np.ascontiguousarray(records[:, labels:])).view(-1, 3, 32, 32)
+    return images, torch.from_numpy(records[:, labels - 1].astype(np.int64))

@@ -14,7 +14,7 @@ from torch import nn
 
 from fetchsgd.randomness import numpy_generator
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
-from fetchsgd.tasks.splits import SPLITS
+from fetchsgd.tasks.splits import Split
 
 PRESET: dict[str, dict[str, Any]] = {
     "train": {"epochs": 24.0, "baseline_epochs": 24.0, "clients_per_round": 50},
@@ -28,16 +28,18 @@ PRESET: dict[str, dict[str, Any]] = {
 }
 
 
-def digits(seed: int = 0, examples_per_client: int = 2, split: str = "one_class") -> Task:
-    """A third of the images is for testing. `split` is "one_class" or "iid"."""
+def digits(
+    seed: int = 0,
+    examples_per_client: int = 2,
+    split: str = "one_class",
+    alpha: float = 0.5,
+    sizes: str = "equal",
+    exponent: float = 1.5,
+) -> Task:
+    """A third of the images is for testing. splits.py says what the options mean."""
     from sklearn.datasets import load_digits
 
-    if split not in SPLITS:
-        raise ValueError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if not 1 <= examples_per_client <= 100:
-        raise ValueError(
-            f"task.examples_per_client must be from 1 to 100, got {examples_per_client}"
-        )
+    dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=100)
     pixels, labels = load_digits(return_X_y=True)
     images = torch.from_numpy(pixels.astype(np.float32) / 8 - 1).view(-1, 1, 8, 8)
     targets = torch.from_numpy(labels.astype(np.int64))
@@ -45,7 +47,7 @@ def digits(seed: int = 0, examples_per_client: int = 2, split: str = "one_class"
     order = numpy_generator(0, "split").permutation(len(labels))
     test, train = order[: len(order) // 3], order[len(order) // 3 :]
     generator = numpy_generator(seed, "split", 1)
-    clients = SPLITS[split](labels[train].astype(np.int64), examples_per_client, generator)
+    clients = dealing.clients(labels[train].astype(np.int64), generator)
     return Task(
         name="digits",
         train=ClientData.from_groups(images[train], targets[train], clients),
