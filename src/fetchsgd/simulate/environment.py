@@ -52,7 +52,12 @@ def hardware(device: torch.device) -> str:
 
 
 def commit() -> str:
-    """The commit of this program where it runs from a checkout, with "+" for changes since."""
+    """The commit of this program where it runs from a checkout, with "+" for changes since.
+
+    FETCHSGD_COMMIT goes before: a copy of a checkout may hold another history than the original.
+    """
+    if told := os.environ.get("FETCHSGD_COMMIT"):
+        return told
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head, changes = (
@@ -60,7 +65,7 @@ def commit() -> str:
             for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "-uno"])
         )
     except (OSError, subprocess.TimeoutExpired):
-        return os.environ.get("FETCHSGD_COMMIT", "unknown")
+        return "unknown"
     if head.returncode:
-        return os.environ.get("FETCHSGD_COMMIT", "unknown")
+        return "unknown"
     return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
