@@ -28,13 +28,13 @@ TEST_SHARE = 5  # the last of so many sequences are for testing
 
 PRESET: dict[str, dict[str, Any]] = {
     "train": {
-        "epochs": 2.0,
-        "baseline_epochs": 2.0,
-        "clients_per_round": 10,
+        "epochs": 1.0,
+        "baseline_epochs": 1.0,
+        "clients_per_round": 5,
         # Cohorts are as wide as their most talkative role, so hardly two are of the same shape.
         "cuda_graphs": False,
     },
-    "schedule": {"kind": "triangular", "peak": 0.2, "pivot": 0.5},
+    "schedule": {"kind": "triangular", "peak": 0.3, "pivot": 0.25},
     "methods": {
         "fetchsgd": {"k": 20_000, "cols": 80_000},
         "local_topk": {"k": 20_000},
