@@ -24,6 +24,7 @@ CELL_BITS = {2: 1.18, 3: 2.24, 4: 3.37, 6: 5.49, 8: 7.52, 16: 16.0, 32: 32.0}
 WIDEST = 0.5  # cells of a table per weight of the model
 TABLES = 400  # bytes for the tables of the entropy coder
 TOP_K_BITS = 8
+COMPRESSION = "a compression is written with an x, as 100x"
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
@@ -60,7 +61,7 @@ def _for_sketch(dim: int, room: float, rows: int, bytes: int) -> dict[str, dict[
     widest = max(int(WIDEST * dim), 1)
     cells = min(int(room / CELL_BITS[2]), widest)
     if cells < rows:
-        raise UserError(f"--budget of {bytes} bytes does not hold a table of {rows} rows")
+        raise UserError(f"--budget of {bytes} bytes does not hold a table; {COMPRESSION}")
     bits = _most_bits(room / cells) if cells == widest else 2
     return {"method": {"cols": cells // rows}, "upload": {"bits": bits or 2}}
 
@@ -74,7 +75,7 @@ def _for_top_k(dim: int, room: float, bytes: int) -> dict[str, dict[str, Any]]:
         else:
             high = middle - 1
     if low == 0:
-        raise UserError(f"--budget of {bytes} bytes does not hold a single coordinate")
+        raise UserError(f"--budget of {bytes} bytes holds no coordinate; {COMPRESSION}")
     return {"method": {"k": low}, "upload": {"bits": TOP_K_BITS}}
 
 

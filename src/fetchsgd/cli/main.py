@@ -227,8 +227,7 @@ def tasks() -> None:
     table = Table("task", "what", "options", box=None)
     for name, function in TASKS.items():
         options = ", ".join(f"{key}={value!r}" for key, value in task_options(function).items())
-        module = sys.modules[function.__module__].__doc__ or ""
-        table.add_row(name, module.strip().splitlines()[0], options)
+        table.add_row(name, (function.__doc__ or "").strip().splitlines()[0], options)
     console.print(table)
     console.print(
         "or a function of your own: package.module:function (see examples/custom_task.py)"

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-
-@njit(cache=True, nogil=True)
-def bucket(value):
-    """The symbol of an integer in `fetchsgd.wire`, as in wire/integers.py."""
-    z = 2 * value if value >= 0 else -2 * value - 1
-    if z < 16:
-        return z
-    exponent = 4
-    while z >> (exponent + 1):
-        exponent += 1
-    return 16 + 4 * (exponent - 4) + ((z >> (exponent - 2)) & 3)
+from fetchsgd.wire.bit_loops import bucket
 
 
 @njit(cache=True, nogil=True)
 def add_update(total, change, indices, steps):
     for i in range(len(indices)):
         at = indices[i]
-        before = total[at]
+        before = np.int64(total[at])
         after = before + steps[i]
         total[at] = after
-        change[bucket(before)] -= 1
-        change[bucket(after)] += 1
+        change[bucket(before)[0]] -= 1
+        change[bucket(after)[0]] += 1

@@ -69,7 +69,9 @@ Shards = dict[str, tuple[Path, ...]]  # by split
 
 
 def femnist(seed: int = 0, folder: str = "") -> Task:  # noqa: ARG001 (writers are who they are)
-    """`folder` holds LEAF's data/; without it, femnist in FETCHSGD_DATA or ~/.cache/fetchsgd does.
+    """FEMNIST: handwritten characters, each client one writer (section 5.2).
+
+    `folder` holds LEAF's data/; without it, femnist in FETCHSGD_DATA or ~/.cache/fetchsgd does.
 
     Data of digits alone get a network with 10 outputs, all others one with 62.
     """

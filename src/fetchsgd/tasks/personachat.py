@@ -83,7 +83,9 @@ def personachat(
     personality: str = "sentences",
     test_dialogues: int = 0,
 ) -> Task:
-    """`folder` holds the JSON file; without it, personachat in FETCHSGD_DATA or ~/.cache/fetchsgd.
+    """PersonaChat: a language model learns to chat in character (section 5.3).
+
+    `folder` holds the JSON file; without it, personachat in FETCHSGD_DATA or ~/.cache/fetchsgd.
 
     model: a name of the hub, a folder or a .gguf file. length: the most tokens of a sequence.
     permutations: how often each dialogue is seen, with its personality in another order each time.

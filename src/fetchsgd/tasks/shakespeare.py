@@ -51,7 +51,9 @@ def shakespeare(
     folder: str = "",
     sequences_per_client: int = 10,
 ) -> Task:
-    """`folder` holds the JSON file; without it, shakespeare in FETCHSGD_DATA or ~/.cache/fetchsgd.
+    """Shakespeare's plays by speaking role: a light language task, character by character.
+
+    `folder` holds the JSON file; without it, shakespeare in FETCHSGD_DATA or ~/.cache/fetchsgd.
 
     sequences_per_client: the most of a role that is used, of 80 characters each; 0 is everything.
     """

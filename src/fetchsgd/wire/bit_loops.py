@@ -49,17 +49,22 @@ def _top_bit(z):
 
 
 @njit(nogil=True, cache=True)
+def bucket(value):
+    """The symbol of an integer of 64 bits, and how many extra bits it has."""
+    z = _zigzag(value)
+    if z < _16:
+        return np.int64(z), 0
+    top = _top_bit(z)
+    return 4 * top + np.int64((z >> np.uint64(top - 2)) & _3), top - 2
+
+
+@njit(nogil=True, cache=True)
 def bucket_symbols(values, out):
     """The symbol of each integer; return how many extra bits all of them have."""
     extra = 0
     for i in range(values.size):
-        z = _zigzag(values[i])
-        if z < _16:
-            out[i] = z
-        else:
-            top = _top_bit(z)
-            out[i] = 4 * top + np.int64((z >> np.uint64(top - 2)) & _3)
-            extra += top - 2
+        out[i], more = bucket(values[i])
+        extra += more
     return extra
 
 
