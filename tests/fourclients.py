@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fetchsgd.client import Cohort
+from fetchsgd.batches import Cohort
 from fetchsgd.client_gradients import ClientGradients
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.vector import FlatModel

@@ -7,6 +7,7 @@ from tinytask import tiny
 from torch import nn
 from torch.nn import functional
 
+from fetchsgd import client
 from fetchsgd.client import LocalWork, Trainer
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.vector import FlatModel
@@ -179,7 +180,7 @@ def test_dropout_is_no_hindrance_and_stays_on():
 
 @pytest.mark.parametrize("work", [LocalWork(), LocalWork(epochs=2, batch_size=2)], ids=str)
 def test_trainer(work, monkeypatch):
-    """The same vectors with one pass, in the first local step too, and without."""
+    """The same vectors in one pass, in the first local step too, by vmap, and one by one."""
     trainer = Trainer(FlatModel(tiny().model()), cross_entropy, weight_decay=0.1)
     weights, cohort = trainer.model.weights(), cohort_like(5)
 
@@ -188,8 +189,11 @@ def test_trainer(work, monkeypatch):
         return trainer.client_vectors(weights, cohort, work, 0.1, generator)
 
     found = vectors()
-    assert trainer._gradients.one_pass_serves
-    monkeypatch.setattr(trainer._gradients, "one_pass_serves", False)
+    assert trainer._side_by_side.one_pass_serves
+    monkeypatch.setattr(trainer._side_by_side, "one_pass_serves", False)
+    torch.testing.assert_close(found, vectors(), rtol=1e-4, atol=1e-6)
+    monkeypatch.setattr(client, "MUCH", 0)
+    monkeypatch.setitem(trainer.__dict__, "_side_by_side", None)
     torch.testing.assert_close(found, vectors(), rtol=1e-4, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ from tinytask import tiny
 from torch import nn
 
 from fetchsgd import layer_gradients
-from fetchsgd.client import Cohort
+from fetchsgd.batches import Cohort
 from fetchsgd.tasks.digits import network
 from fetchsgd.tasks.resnet9 import ResNet9
 

@@ -1,7 +1,8 @@
 """A client's own work: one gradient (Algorithm 1, line 7), or several steps on its own data.
 
 Methods that are linear need only the weighted mean over the cohort, which is one backward pass.
-Others need every client's own vector; client_gradients.py finds those of many clients at once.
+Others need every client's own vector. Where a client's work alone keeps the device busy, that is
+one backward pass after another; else client_gradients.py does many clients at once.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from torch import Tensor
 
+from fetchsgd.batches import Batch, Cohort
 from fetchsgd.client_gradients import ClientGradients
+from fetchsgd.graphs import GraphedGradient
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
+
+# Examples times weights of one client, above which it is much work by itself.
+MUCH = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -44,48 +50,45 @@ class LocalWork:
 
 
 @dataclass(frozen=True)
-class Cohort:
-    """The examples of a round's clients, padded to the largest, and each client's weight."""
-
-    inputs: Tensor  # (n, m, ...)
-    targets: Tensor  # (n, m, ...)
-    present: Bool[Tensor, "n m"]
-    weights: Float32[Tensor, " n"]  # they sum to one
-
-    @property
-    def examples(self) -> Tensor:
-        """The inputs of all clients as one batch."""
-        return as_images(self.inputs.flatten(0, 1))
-
-    def part(self, chosen: slice) -> Cohort:
-        return Cohort(
-            self.inputs[chosen], self.targets[chosen], self.present[chosen], self.weights[chosen]
-        )
-
-
-@dataclass(frozen=True)
 class Trainer:
-    """The model, its loss and what is added to it."""
+    """The model, its loss and what is added to it. `graphs`: on CUDA, record backward passes."""
 
     model: FlatModel
     loss: Loss
     weight_decay: float = 0.0
     compute_dtype: torch.dtype = torch.float32
+    graphs: bool = False
+
+    def outputs(self, parameters: list[Tensor], examples: Tensor) -> Tensor:
+        """What the model makes of examples, computed in the type asked for."""
+        mixed = self.compute_dtype != torch.float32
+        with torch.autocast(examples.device.type, self.compute_dtype, mixed):
+            return self.model(parameters, examples).float()
 
     def mean_gradient(
-        self, weights: Float32[Tensor, " dim"], cohort: Cohort
+        self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
-        """The cohort's weighted mean gradient in pieces, and its mean loss: one backward pass."""
+        """The weighted mean gradient in pieces, and the mean loss.
+
+        With graphs, the next call overwrites the gradient.
+        """
+        if self.graphs and weights.is_cuda:
+            return self._recorded(weights, batch)
+        return self._backward(weights, batch)
+
+    def _backward(
+        self, weights: Float32[Tensor, " dim"], batch: Batch
+    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.model.views(weights)]
-        with torch.autocast(weights.device.type, self.compute_dtype, self._mixed):
-            outputs = self.model(parameters, cohort.examples)
-        losses = self.loss(outputs.float(), cohort.targets.flatten(0, 1))
-        share = cohort.weights / cohort.present.sum(dim=1)
-        loss = losses @ (share[:, None] * cohort.present).flatten()
+        outputs = self.outputs(parameters, batch.examples)
+        loss = self.loss(outputs, batch.targets) @ batch.shares
         gradients = list(torch.autograd.grad(loss, parameters))
+        at = [parameter.detach() for parameter in parameters]
+        if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
+            gradients, at = [torch.cat([piece.flatten() for piece in gradients])], [weights]
         if self.weight_decay:
-            for gradient, view in zip(gradients, parameters, strict=True):
-                gradient.add_(view.detach(), alpha=self.weight_decay)
+            for gradient, view in zip(gradients, at, strict=True):
+                gradient.add_(view, alpha=self.weight_decay)
         return gradients, loss.detach()
 
     def client_vectors(
@@ -99,7 +102,7 @@ class Trainer:
         """Each client's gradient or difference, and its loss before any step."""
         if work.is_one_gradient:
             gradients, losses = self._gradients(weights, cohort)
-            return clip_rows(self._decayed(gradients, weights), work.clip), losses
+            return clip_rows(gradients, work.clip), losses
         return self._local_steps(weights, cohort, work, rate, generator)
 
     def _local_steps(
@@ -116,12 +119,12 @@ class Trainer:
         local = weights  # a step from shared weights costs half of one from many
         first_losses: Tensor | None = None
         for _ in range(work.epochs):
-            order = shuffled(cohort.present, generator) if size < most else None
+            order = cohort.shuffled(generator) if size < most else None
             for start in range(0, most, size):
-                batch = cohort if order is None else take(cohort, order[:, start : start + size])
+                batch = cohort if order is None else cohort.take(order[:, start : start + size])
                 gradients, losses = self._gradients(local, batch)
                 first_losses = losses if first_losses is None else first_losses
-                gradients = clip_rows(self._decayed(gradients, local), work.clip)
+                gradients = clip_rows(gradients, work.clip)
                 # A client that has no examples left in this epoch stands still.
                 active = batch.present.any(dim=1)
                 local = local - (rate * active)[:, None] * gradients
@@ -129,23 +132,33 @@ class Trainer:
         assert first_losses is not None
         return weights - local, first_losses
 
-    def _decayed(self, gradients: Float32[Tensor, "n dim"], weights: Tensor) -> Tensor:
-        return gradients + self.weight_decay * weights if self.weight_decay else gradients
+    def _gradients(
+        self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """Of clients that stand at the same weights, or each at its own."""
+        if cohort.present.shape[1] * self.model.dim >= MUCH:
+            return self._one_after_another(weights, cohort)
+        gradients, losses = self._side_by_side(weights, cohort)
+        return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses
+
+    def _one_after_another(
+        self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        n = len(cohort.present)
+        gradients, losses = weights.new_empty(n, self.model.dim), weights.new_empty(n)
+        for client, own in enumerate(weights.expand(n, -1)):
+            pieces, loss = self.mean_gradient(own, cohort.alone(client))
+            torch.cat([piece.flatten() for piece in pieces], out=gradients[client])
+            losses[client] = loss
+        return gradients, losses
 
     @cached_property
-    def _gradients(self) -> ClientGradients:
+    def _side_by_side(self) -> ClientGradients:
         return ClientGradients(self.model, self.loss, self.compute_dtype)
 
-    @property
-    def _mixed(self) -> bool:
-        return self.compute_dtype != torch.float32
-
-
-def as_images(inputs: Tensor) -> Tensor:
-    """Images in the layout in which GPUs convolve faster."""
-    if inputs.is_cuda and inputs.ndim == 4:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
+    @cached_property
+    def _recorded(self) -> GraphedGradient:
+        return GraphedGradient(self._backward)
 
 
 def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tensor, "n dim"]:
@@ -155,20 +168,3 @@ def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tens
     norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     clipped: Tensor = vectors * (longest / norms.clamp(min=longest))
     return clipped
-
-
-def shuffled(present: Bool[Tensor, "n m"], generator: torch.Generator) -> Tensor:
-    """A random order of each client's examples, absent ones last."""
-    keys = torch.rand(present.shape, generator=generator, device=present.device)
-    return keys.masked_fill(~present, 2.0).argsort(dim=1)
-
-
-def take(cohort: Cohort, columns: Tensor) -> Cohort:
-    """Some examples of each client."""
-    rows = torch.arange(len(columns), device=columns.device)[:, None]
-    return Cohort(
-        cohort.inputs[rows, columns],
-        cohort.targets[rows, columns],
-        cohort.present[rows, columns],
-        cohort.weights,
-    )

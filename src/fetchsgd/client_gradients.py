@@ -18,15 +18,15 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from fetchsgd.layer_gradients import LAYERS, is_known
+from fetchsgd.layer_gradients import LAYERS, full_precision, is_known
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
 
 if TYPE_CHECKING:
-    from fetchsgd.client import Cohort
+    from fetchsgd.batches import Cohort
 
-# The two ways differ by rounding, at most TF32's; on a model that one pass does not suit, they
-# differ by as much as the gradient.
+# The two ways differ by rounding, which a deep network may enlarge; on a model that one pass does
+# not suit, they differ by as much as the gradient.
 ALLOWED_DIFFERENCE = 0.05
 # Moves weights that start as zeros, behind which all gradients are zeros, right or wrong.
 NUDGE = 1e-3
@@ -87,7 +87,7 @@ class ClientGradients:
         generator = torch.Generator(weights.device).manual_seed(0)
         noise = torch.randn(weights.shape, generator=generator, device=weights.device)
         weights = weights + NUDGE * noise
-        with without_dropout(self.model.module):
+        with without_dropout(self.model.module), full_precision():
             expected, _ = exact.by_vmap(weights, cohort)
             try:
                 found, _ = exact.in_one_pass(weights, cohort)

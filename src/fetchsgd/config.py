@@ -51,7 +51,7 @@ class TrainSettings:
     weight_decay: float = 0.0
     seed: int = 0
     device: str = "auto"
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: bfloat16 on a GPU
     cuda_graphs: bool = True  # on a GPU: off if the model decides by its data what to compute
     eval_every: float = 1.0  # epochs
     checkpoint_every: int = 100  # rounds; 0 only at the end

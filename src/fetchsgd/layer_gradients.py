@@ -140,17 +140,33 @@ def patches_of(layer: nn.Conv2d, images: Tensor) -> Tensor:
 @contextmanager
 def precision_of_convolutions() -> Iterator[None]:
     """float32 is multiplied as the user lets convolutions do it; torch's default is TF32."""
-    matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    if not hasattr(matmul, "fp32_precision"):  # before torch 2.9
+    with precision(matmul=getattr(cudnn.conv, "fp32_precision", None)):
         yield
-        return
-    before = matmul.fp32_precision
-    matmul.fp32_precision = cudnn.conv.fp32_precision
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 is multiplied as float32."""
+    with precision(matmul="ieee", convolution="ieee"):
+        yield
+
+
+@contextmanager
+def precision(matmul: str | None = None, convolution: str | None = None) -> Iterator[None]:
+    """How GPUs multiply float32 while this lasts; None leaves it as it is."""
+    backends: Any = torch.backends
+    wanted = [(backends.cuda.matmul, matmul), (backends.cudnn.conv, convolution)]
+    # torch before 2.9 does not have it.
+    changes = [(part, how) for part, how in wanted if how and hasattr(part, "fp32_precision")]
+    before = [part.fp32_precision for part, _ in changes]
     try:
+        for part, how in changes:
+            part.fp32_precision = how
         yield
     finally:
-        matmul.fp32_precision = before
+        for (part, _), how in zip(changes, before, strict=True):
+            part.fp32_precision = how
 
 
 LayerGradient = Callable[[Any, Tensor, Tensor, Tensor, Any], None]

@@ -43,7 +43,7 @@ class Ledger:
     uploaded: Int64[Tensor, ""]  # numbers, so far
     downloaded: Int64[Tensor, ""]
     wire_up: Float64[Tensor, ""]  # bytes, so far
-    wire_down: Float64[Tensor, ""]
+    wire_down: Float64[Tensor, ""]  # without what `downloads` has not been asked for yet
     downloads: Downloads
 
     @classmethod
@@ -72,7 +72,7 @@ class Ledger:
         held = holds.to(after.device, non_blocking=True)
         missed = torch.where(held < version, after[(held + 1).clamp(max=version)], 0)
         self.downloaded.add_(missed.sum())
-        self.wire_down.add_(self.downloads.num_bytes(holds.tolist(), missed, position))
+        self.downloads.fetch(holds.tolist(), missed, position)
         self.held[members] = version
 
     def upload(
@@ -113,6 +113,9 @@ class Ledger:
         spread.index_add_(0, versions.long() * lanes + lane, counted.int())
         return spread.view(-1, lanes).sum(dim=1)
 
+    def _settle(self) -> None:
+        self.wire_down.add_(self.downloads.take_bytes())
+
     @property
     def bytes(self) -> Traffic:
         """As the paper counts them."""
@@ -122,11 +125,13 @@ class Ledger:
     @property
     def wire_bytes(self) -> Traffic:
         """As they are sent."""
+        self._settle()
         up, down = torch.stack([self.wire_up, self.wire_down]).tolist()
         return Traffic(round(up), round(down))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything there is to save."""
+        self._settle()
         own = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "downloads"
         }

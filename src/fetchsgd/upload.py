@@ -51,11 +51,16 @@ class Upload:
     ) -> tuple[Float32[Tensor, "n k"], Float64[Tensor, ""]]:
         """Values that clients chose out of dim: as the server reads them, and the bytes of all."""
         n, k = values.shape
-        places = n * position_bytes(dim, torch.full((1,), k, device=values.device))[0]
         if self.bits >= 16:
-            return self._floats(values, clients, round), places + self.float_bytes(n, k)
+            bytes = self.chosen_bytes(n, k, dim, values.device)
+            return self._floats(values, clients, round), bytes
         sent = self._quantised(values, clients, round)
+        places = _place_bytes(n, k, dim, values.device)
         return sent.dequantise(), places + self._quantised_bytes(sent)
+
+    def chosen_bytes(self, n: int, k: int, dim: int, device: torch.device) -> Float64[Tensor, ""]:
+        """Of n messages of k floats out of dim, with their places."""
+        return _place_bytes(n, k, dim, device) + self.float_bytes(n, k)
 
     def float_bytes(self, n: int, count: int) -> Float64[Tensor, ""]:
         """Of n messages of so many floats."""
@@ -77,3 +82,8 @@ class Upload:
 
     def _key(self, round: int) -> int:
         return number(self.seed, "quantise", round)
+
+
+def _place_bytes(n: int, k: int, dim: int, device: torch.device) -> Float64[Tensor, ""]:
+    """Of the places of k numbers out of dim, in n messages."""
+    return n * position_bytes(dim, torch.full((1,), k, device=device))[0]

@@ -116,9 +116,9 @@ def test_zeroing_clears_what_was_sent_from_error_and_momentum():
 def test_local_topk_keeps_each_clients_largest():
     method = LocalTopK(6, k=2)
     vectors = torch.tensor([[1.0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0.5]])
-    indices, values, memory = method.compress_each(vectors, None)
+    chosen, whole, memory = method.compress_each(vectors, None)
     assert memory is None
-    sent = torch.zeros_like(vectors).scatter(1, indices, values)
+    sent = torch.where(chosen, whole, 0)
     assert sent.tolist() == [[0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0]]
 
 

@@ -1,13 +1,16 @@
 """A cohort done at once equals one client after another, with unequal clients."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fetchsgd.config import resolve
+from fetchsgd.methods import LocalTopK, Memory
 from fetchsgd.simulate import Run
+from fetchsgd.upload import Upload
 
 NAME = {"task": {"name": "tinytask:tiny"}}
 COHORT = np.array([7, 2, 9, 4, 0])
@@ -128,3 +131,62 @@ def test_local_error_returns_what_was_not_sent():
         sent[COHORT] += before + vectors - memory.error[COHORT]
     torch.testing.assert_close(sent + memory.error, given, rtol=1e-4, atol=1e-5)
     assert ((memory.error[COHORT] == 0).sum(dim=1) >= 10).all()
+
+
+def choose_by_indices(method, upload, vectors, shares, clients, round, memory):
+    """The same by sorted indices, one coordinate after another added to the sum."""
+    momentum = vectors
+    if memory is not None and method.local_momentum:
+        momentum = method.local_momentum * memory.momentum[clients] + vectors
+    error = momentum
+    if memory is not None and method.local_error:
+        error = memory.error[clients] + momentum
+    order = error.abs().sort(dim=1, descending=True, stable=True).indices
+    indices = order[:, : method.k].sort(dim=1).values
+    values = error.gather(1, indices)
+    if memory is not None:
+        memory.momentum[clients] = momentum.scatter(1, indices, 0)
+        memory.error[clients] = error.scatter(1, indices, 0)
+    sent, bytes = upload.send_chosen(method.dim, values, clients, round)
+    total = torch.zeros(method.dim)
+    total.index_add_(0, indices.flatten(), (sent * shares[:, None]).flatten())
+    return total, (values != 0).sum(), bytes
+
+
+def random_vectors(seed, dim):
+    """One of which has too few numbers, one many ties."""
+    vectors = torch.randn(len(COHORT), dim, generator=torch.Generator().manual_seed(seed))
+    vectors[1, 50:] = 0
+    vectors[3] = vectors[3].round()
+    return vectors
+
+
+@pytest.mark.parametrize("bits", [32, 16, 4, 2])
+@pytest.mark.parametrize("k", [1, 300, 1000])
+@pytest.mark.parametrize(
+    "local",
+    [
+        {},
+        {"local_error": True},
+        {"local_momentum": 0.5},
+        {"local_momentum": 0.5, "local_error": True},
+    ],
+    ids=str,
+)
+def test_choosing_by_masks_equals_choosing_by_indices(local, k, bits):
+    method, upload = LocalTopK(1000, k, **local), Upload(bits, seed=4)
+    cohort = replace(make("local_topk").clients, method=method, upload=upload)
+    memory = Memory(torch.zeros(12, 1000), torch.zeros(12, 1000)) if local else None
+    expected_memory = copy.deepcopy(memory)
+    shares, clients = torch.tensor([0.3, 0.1, 0.2, 0.15, 0.25]), torch.from_numpy(COHORT)
+    for round in range(3):
+        given = random_vectors(round, 1000)
+        total, numbers, bytes = cohort._choose_each(given, shares, clients, round, memory)
+        assert torch.equal(given, random_vectors(round, 1000))
+        expected = choose_by_indices(method, upload, given, shares, clients, round, expected_memory)
+        torch.testing.assert_close(total, expected[0], rtol=1e-5, atol=1e-6)
+        assert numbers == expected[1]
+        assert bytes == expected[2]
+        if memory is not None:
+            assert torch.equal(memory.momentum, expected_memory.momentum)
+            assert torch.equal(memory.error, expected_memory.error)

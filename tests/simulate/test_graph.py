@@ -1,15 +1,17 @@
 import pytest
 import torch
 
+from fetchsgd import client
 from fetchsgd.config import resolve
 from fetchsgd.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 
-def train(method, *sets, rounds=8):
-    run = Run(resolve({"method": {"name": method}}, ["device=cuda", *sets]))
+def train(method, *sets, rounds=8, task="digits"):
+    given = {"task": {"name": task}, "method": {"name": method}}
+    run = Run(resolve(given, ["device=cuda", *sets]))
     steps = train_rounds(
-        run.start(), rounds, run.sampler.cohort, run.rate, run.clients, run.method, None
+        run.start(), rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid
     )
     trained = [(training.weights, merged.loss) for training, merged in steps]
     return torch.stack([w for w, _ in trained]), torch.stack([loss for _, loss in trained])
@@ -26,3 +28,47 @@ def test_recorded_equals_launched_one_by_one(method):
     launched, plain_losses = train(method, *sets, "cuda_graphs=false")
     torch.testing.assert_close(losses, plain_losses, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(recorded, launched, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["uncompressed", "local_topk", "fedavg"])
+def test_clients_of_many_sizes(method, monkeypatch):
+    """Filled up to a few shapes, for the cohort as one batch and for one client after another."""
+    monkeypatch.setattr(client, "MUCH", 0)
+    sets = ("local.epochs=2", "local.batch_size=2") if method == "fedavg" else ()
+    recorded, losses = train(method, *sets, task="tinytask:tiny")
+    launched, plain = train(method, *sets, "cuda_graphs=false", task="tinytask:tiny")
+    torch.testing.assert_close(losses, plain, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(recorded, launched, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("method", "sets"),
+    [
+        ("fetchsgd", ("k=500", "cols=8000")),
+        ("fetchsgd", ("k=500", "cols=8000", "upload.bits=2")),
+        ("fetchsgd", ("k=500", "cols=8000", "download.grid=float16")),
+        ("uncompressed", ()),
+        ("true_topk", ("k=500",)),
+        ("local_topk", ("k=500",)),
+        ("local_topk", ("k=500", "upload.bits=4")),
+        ("fedavg", ("local.epochs=2",)),
+    ],
+    ids=str,
+)
+def test_nothing_in_a_round_waits_for_the_device(method, sets):
+    run = Run(resolve({"method": {"name": method}}, ["device=cuda", *sets]))
+    server_rate = None if run.config.local.is_one_gradient else 1.0
+    steps = train_rounds(
+        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid,
+        server_rate,
+    )  # fmt: skip
+    for _ in range(3):  # in which things are made that last
+        next(steps)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from fetchsgd.client import Cohort
+from fetchsgd.batches import Cohort
 from fetchsgd.client_gradients import ClientGradients
 from fetchsgd.config import resolve
 from fetchsgd.errors import UserError

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from fetchsgd.client import Cohort, Trainer
+from fetchsgd.batches import Cohort
+from fetchsgd.client import Trainer
 from fetchsgd.client_gradients import ClientGradients
 from fetchsgd.errors import UserError
 from fetchsgd.tasks import language_models
@@ -172,9 +173,7 @@ def test_clients_side_by_side_are_clients_one_by_one(loaded):
     again, _ = ClientGradients(flat, loss, torch.float32)(weights.expand(3, -1), cohort)
     assert torch.allclose(vectors, again, atol=1e-5)
     for i in range(3):
-        alone = Cohort(*(part[i : i + 1] for part in (cohort.inputs, cohort.targets, present)),
-                       torch.ones(1))  # fmt: skip
-        pieces, mean = Trainer(flat, loss).mean_gradient(weights, alone)
+        pieces, mean = Trainer(flat, loss).mean_gradient(weights, cohort.alone(i))
         expected = torch.cat([piece.flatten() for piece in pieces])
         assert torch.allclose(vectors[i], expected, atol=1e-5)
         assert torch.allclose(losses[i], mean)

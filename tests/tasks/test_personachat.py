@@ -117,7 +117,8 @@ def test_permutations_move_sentences_and_nothing_else(folder, tokenizer):
 def test_the_test_set_has_one_candidate_and_all_replies(folder, tokenizer):
     task = make(folder)
     assert task.test_inputs.shape[:3] == (3, 1, 2)
-    assert task.test_targets.tolist() == [2, 3, 2]
+    assert task.test_targets.tolist() == [2, 2, 3]  # the shortest example first
+    assert (np.diff(task.test_lengths) >= 0).all()
     assert make(folder, test_dialogues=1).test_targets.tolist() == [2, 3]
     assert task.metric == "perplexity"
     assert not task.higher_is_better

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fetchsgd.client import Cohort
+from fetchsgd.batches import Cohort
 from fetchsgd.client_gradients import ClientGradients
 from fetchsgd.config import resolve
 from fetchsgd.errors import UserError

@@ -28,10 +28,12 @@ class Downloads(Protocol):
         """A version differs from the one before by that."""
         ...
 
-    def num_bytes(
-        self, held: list[int], missed: Int64[Tensor, " n"], position: Position
-    ) -> Float64[Tensor, ""]:
-        """Of all messages to clients that hold these versions and miss so many coordinates."""
+    def fetch(self, held: list[int], missed: Int64[Tensor, " n"], position: Position) -> None:
+        """Clients that hold these versions, and miss so many coordinates, fetch the last one."""
+        ...
+
+    def take_bytes(self) -> Float64[Tensor, ""] | float:
+        """Of all messages since the last time that this was asked."""
         ...
 
     def tensors(self) -> dict[str, Tensor]: ...
@@ -44,18 +46,27 @@ class FloatDownloads:
 
     def __init__(self, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype = dim, dtype
+        # The sizes follow from these in some 160 small steps, so many rounds take them together.
+        self.missed: list[Int64[Tensor, " n"]] = []
 
     def update(self, sent: Update, version: int) -> None:
         """Nothing to remember: the ledger knows what changed when."""
 
-    def num_bytes(
+    def fetch(
         self,
-        held: list[int],
+        held: list[int],  # noqa: ARG002
         missed: Int64[Tensor, " n"],
         position: Position,  # noqa: ARG002
-    ) -> Float64[Tensor, ""]:
+    ) -> None:
+        self.missed.append(missed)
+
+    def take_bytes(self) -> Float64[Tensor, ""] | float:
+        if not self.missed:
+            return 0.0
+        missed = torch.cat(self.missed)
+        self.missed.clear()
         sections = position_bytes(self.dim, missed) + self.dtype.itemsize * missed
-        return sections.sum() + HEADER_BYTES * len(held)
+        return sections.sum() + HEADER_BYTES * len(missed)
 
     def message(
         self, changed: Int64[Tensor, " n"], position: Position, version: int, held: int
@@ -77,6 +88,7 @@ class StepDownloads:
     def __init__(self, grid: StepGrid, length: int) -> None:
         self.grid = grid
         self.log = StepLog(len(grid.origin), length)
+        self.fetched: list[Float64[Tensor, ""]] = []
 
     def update(self, sent: Update, version: int) -> None:
         steps = -self.grid.whole(sent)  # weights -= sent
@@ -87,15 +99,22 @@ class StepDownloads:
             steps = steps[indices]
         self.log.append(version, indices, steps)
 
-    def num_bytes(
+    def fetch(
         self,
         held: list[int],
         missed: Int64[Tensor, " n"],  # noqa: ARG002
         position: Position,
-    ) -> Float64[Tensor, ""]:
+    ) -> None:
         histograms = sum_histograms(self.log, held, position.steps)
         sections = integer_update_bytes(histograms, self.log.dim)
-        return sections.sum() + HEADER_BYTES * len(held)
+        self.fetched.append(sections.sum() + HEADER_BYTES * len(held))
+
+    def take_bytes(self) -> Float64[Tensor, ""] | float:
+        if not self.fetched:
+            return 0.0
+        total = torch.stack(self.fetched).sum()
+        self.fetched.clear()
+        return total
 
     def message(self, held: int, position: Position) -> SparseUpdate:
         """For a client that holds that version; one older than the log gets the whole n, from 0."""

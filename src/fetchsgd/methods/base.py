@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from fetchsgd.grids import Deliver, Update, exactly
@@ -68,12 +68,13 @@ class Method(Protocol):
 class LocalMethod(Protocol):
     """The part of a method that is not linear: clients compress on their own."""
 
+    k: int  # how many coordinates each client sends
     keeps_memory: bool
 
     def compress_each(
         self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
-    ) -> tuple[Int64[Tensor, "n k"], Float32[Tensor, "n k"], Memory | None]:
-        """Coordinates and values that each client sends, and what it then remembers."""
+    ) -> tuple[Bool[Tensor, "n dim"], Float32[Tensor, "n dim"], Memory | None]:
+        """Which k coordinates each client sends, of which vector, and what it then remembers."""
         ...
 
 

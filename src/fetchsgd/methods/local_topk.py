@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import Memory, State, deliver_dense, nothing, require_range
+from fetchsgd.methods.largest import largest_mask
 
 
 @dataclass(frozen=True)
@@ -50,19 +51,17 @@ class LocalTopK:
 
     def compress_each(
         self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
-    ) -> tuple[Int64[Tensor, "n k"], Float32[Tensor, "n k"], Memory | None]:
+    ) -> tuple[Bool[Tensor, "n dim"], Float32[Tensor, "n dim"], Memory | None]:
         momentum = vectors
         if memory is not None and self.local_momentum:
             momentum = self.local_momentum * memory.momentum + vectors
         error = momentum
         if memory is not None and self.local_error:
             error = memory.error + momentum
-        # In order of index, as they are written.
-        indices = error.abs().topk(self.k, dim=1, sorted=False).indices.sort(dim=1).values
-        values = error.gather(1, indices)
+        chosen = largest_mask(error, self.k)
         if memory is not None:
-            memory = Memory(momentum.scatter(1, indices, 0), error.scatter(1, indices, 0))
-        return indices, values, memory
+            memory = Memory(momentum.masked_fill(chosen, 0), error.masked_fill(chosen, 0))
+        return chosen, error, memory
 
     def step(
         self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,11 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.client import Cohort, LocalWork, Trainer
+from fetchsgd.batches import Batch, Cohort, rounded_up
+from fetchsgd.client import LocalWork, Trainer
 from fetchsgd.methods import LocalMethod, Memory, Method
 from fetchsgd.randomness import torch_generator
 from fetchsgd.rounds import Merged
-from fetchsgd.simulate.graph import GraphedGradient
 from fetchsgd.tasks import ClientData
 from fetchsgd.tasks.base import Augment
 from fetchsgd.upload import Upload
@@ -36,13 +37,6 @@ class CohortAtWork:
     averaging: str  # "uniform" (eqn 2) or "examples" (eqn 1)
     seed: int
     augment: Augment | None = None
-    graphs: bool = False  # on CUDA: record the backward pass once
-    mean_gradient: Callable[[Tensor, Cohort], tuple[list[Tensor], Tensor]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        graphed = self.graphs and self.data.inputs.is_cuda
-        gradient = GraphedGradient(self.trainer) if graphed else self.trainer.mean_gradient
-        object.__setattr__(self, "mean_gradient", gradient)
 
     def __call__(
         self,
@@ -52,34 +46,66 @@ class CohortAtWork:
         round: int,
         memory: Memory | None,
     ) -> Merged:
-        cohort = self.gather(clients, round)
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         # Whatever each client does on its own that is not linear must be done for each.
         if self.method.linear and one_pass and not self.work.clip and self.upload.is_exact:
-            pieces, loss = self.mean_gradient(weights, cohort)
+            pieces, loss = self.trainer.mean_gradient(weights, self.gather_batch(clients, round))
             mean = self.method.compress(pieces)
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, *self._float_traffic(len(clients)), loss)
+        cohort = self.gather(clients, round)
         return self._one_by_one(weights, clients, cohort, rate, round, memory)
 
+    def gather_batch(self, clients: NDArray[np.int64], round: int) -> Batch:
+        """The cohort's examples side by side, augmented."""
+        padded, sizes = self.data.rows(clients)
+        present = np.arange(padded.shape[1]) < sizes[:, None]
+        rows = padded[present]
+        shares = np.repeat(self._shares(sizes) / sizes, sizes)
+        if self._sizes_vary:
+            missing = rounded_up(len(rows)) - len(rows)
+            rows, shares = np.pad(rows, (0, missing), "edge"), np.pad(shares, (0, missing))
+        at = self._on_device(rows)
+        inputs = self._augmented(self.data.inputs_at(rows, at), round)
+        return Batch(inputs, self.data.targets[at], self._on_device(shares.astype(np.float32)))
+
     def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
-        """The cohort's examples, augmented."""
-        device = self.data.inputs.device
+        """The same client by client."""
         rows, sizes = self.data.rows(clients)
+        if self._sizes_vary:
+            missing = rounded_up(rows.shape[1]) - rows.shape[1]
+            rows = np.pad(rows, ((0, 0), (0, missing)), "edge")
         present = np.arange(rows.shape[1]) < sizes[:, None]
-        shares = sizes if self.averaging == "examples" else np.ones(len(sizes))
-        at = torch.from_numpy(rows).to(device, non_blocking=True)
-        inputs = self.data.inputs[at]
-        if self.augment is not None:
-            generator = torch_generator(self.seed, "augment", round, device)
-            flat = self.augment(inputs.flatten(0, 1), generator)
-            inputs = flat.view(inputs.shape)
+        at = self._on_device(rows)
+        inputs = self.data.inputs_at(rows, at)
+        flat = self._augmented(inputs.flatten(0, 1), round)
         return Cohort(
-            inputs,
+            flat.view(inputs.shape),
             self.data.targets[at],
-            torch.from_numpy(present).to(device, non_blocking=True),
-            torch.from_numpy((shares / shares.sum()).astype(np.float32)).to(device),
+            self._on_device(present),
+            self._on_device(self._shares(sizes).astype(np.float32)),
         )
+
+    def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        by_examples = self.averaging == "examples"
+        counts = sizes.astype(np.float64) if by_examples else np.ones(len(sizes))
+        shares: NDArray[np.float64] = counts / counts.sum()
+        return shares
+
+    def _augmented(self, inputs: Tensor, round: int) -> Tensor:
+        if self.augment is None:
+            return inputs
+        generator = torch_generator(self.seed, "augment", round, inputs.device)
+        return self.augment(inputs, generator)
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.data.inputs.device, non_blocking=True)
+
+    @cached_property
+    def _sizes_vary(self) -> bool:
+        """Then batches are filled up to a few sizes, since graphs are recorded for each."""
+        sizes = self.data.sizes
+        return self.trainer.graphs and bool((sizes != sizes[0]).any())
 
     def _float_traffic(self, clients: int) -> tuple[int, Tensor]:
         """Numbers and bytes that so many clients send if all send the same number of floats."""
@@ -102,7 +128,7 @@ class CohortAtWork:
         for start in range(0, len(clients), step):
             part = cohort.part(slice(start, start + step))
             vectors, losses = self.trainer.client_vectors(weights, part, self.work, rate, generator)
-            chosen = torch.from_numpy(clients[start : start + step]).to(weights.device)
+            chosen = self._on_device(clients[start : start + step])
             loss = part.weights @ losses
             if isinstance(self.method, LocalMethod):
                 more = Merged(
@@ -140,11 +166,18 @@ class CohortAtWork:
         """The same where clients choose what to send."""
         assert isinstance(self.method, LocalMethod)
         kept = None if memory is None else Memory(*(part[clients] for part in memory))
-        indices, values, kept = self.method.compress_each(vectors, kept)
+        chosen, vectors, kept = self.method.compress_each(vectors, kept)
         if memory is not None and kept is not None:
             memory.momentum[clients], memory.error[clients] = kept
-        dim = vectors.shape[1]
-        sent, bytes = self.upload.send_chosen(dim, values, clients, round)
-        total = vectors.new_zeros(dim)
-        total.index_add_(0, indices.flatten(), (sent * shares[:, None]).flatten())
-        return total, (values != 0).sum(), bytes
+        (n, dim), k = vectors.shape, self.method.k
+        if self.upload.is_exact:
+            sent = torch.where(chosen, vectors, 0)
+            bytes = self.upload.chosen_bytes(n, k, dim, vectors.device)
+            return shares @ sent, sent.count_nonzero(), bytes
+        # Row after row, in order of index, as they are written; without waiting for their number.
+        places = torch.nonzero_static(chosen.flatten(), size=n * k).squeeze(1)
+        values = vectors.flatten()[places].view(n, k)
+        read, bytes = self.upload.send_chosen(dim, values, clients, round)
+        # Rows that are summed in a fixed order: sums in place would differ from run to run.
+        sent = vectors.new_zeros(n * dim).scatter_(0, places, read.flatten()).view(n, dim)
+        return shares @ sent, values.count_nonzero(), bytes

@@ -29,6 +29,13 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """What train.dtype means on a device: "auto" is bfloat16 where that is fast."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in PACKAGES:

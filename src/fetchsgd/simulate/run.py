@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.client import Trainer, as_images
+from fetchsgd.batches import as_images
+from fetchsgd.client import Trainer
 from fetchsgd.config import Config
 from fetchsgd.downloads import Downloads, FloatDownloads, StepDownloads
 from fetchsgd.errors import DivergedError, UserError
@@ -26,9 +27,15 @@ from fetchsgd.rounds import Training, train_rounds
 from fetchsgd.sampling import Sampler
 from fetchsgd.simulate.checkpoint import load_checkpoint, save_checkpoint
 from fetchsgd.simulate.cohort import CohortAtWork
-from fetchsgd.simulate.environment import choose_device, commit, hardware, versions
+from fetchsgd.simulate.environment import (
+    choose_device,
+    commit,
+    compute_dtype,
+    hardware,
+    versions,
+)
 from fetchsgd.simulate.folder import RunFolder
-from fetchsgd.tasks.base import totals_and_counts
+from fetchsgd.tasks.base import cut, totals_and_counts
 from fetchsgd.upload import Upload
 from fetchsgd.vector import FlatModel
 
@@ -71,12 +78,13 @@ class Run:
         download = config.download
         self.grid = make_grid(download.grid, self.model, self.origin, download.step)
         self.method = self._make_method()
-        dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
-        self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype)
+        dtype = compute_dtype(train.dtype, self.device)
+        graphs = train.cuda_graphs and self.device.type == "cuda"
+        self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype, graphs)
         data = task.train.to(self.device)
         self.clients = CohortAtWork(
             data, self.trainer, self.method, config.local, Upload(config.upload.bits, train.seed),
-            train.averaging, train.seed, task.augment, train.cuda_graphs,
+            train.averaging, train.seed, task.augment,
         )  # fmt: skip
         self.test = task.test_inputs.to(self.device), task.test_targets.to(self.device)
         self.sampler = Sampler(
@@ -126,9 +134,12 @@ class Run:
         task = self.config.task
         sums = weights.new_zeros(3, dtype=torch.float64)
         parameters = self.model.views(weights)
-        batches = (torch.split(tensor, task.eval_batch) for tensor in self.test)
-        for inputs, targets in zip(*batches, strict=True):
-            outputs = self.model(parameters, as_images(inputs)).float()
+        for start in range(0, len(self.test[0]), task.eval_batch):
+            part = slice(start, start + task.eval_batch)
+            inputs, targets = (tensor[part] for tensor in self.test)
+            if task.test_lengths is not None:
+                inputs = cut(inputs, int(task.test_lengths[part].max()))
+            outputs = self.trainer.outputs(parameters, as_images(inputs))
             quality = totals_and_counts(task.quality(outputs, targets))
             sums += torch.stack([*quality, task.loss(outputs, targets).sum()])
         total, count, loss = sums.tolist()  # waits for the device, once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,15 @@ class ClientData:
     """All clients' examples, one client after another.
 
     Client i owns rows offsets[i] to offsets[i + 1] of inputs and targets.
+
+    lengths: how much of its last dimension each input uses, where the rest is padding that the
+        model does not look at; batches are cut off behind the longest.
     """
 
     inputs: Tensor
     targets: Tensor
     offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets) or self.offsets[-1] != len(self.inputs):
@@ -57,13 +61,19 @@ class ClientData:
         return np.diff(self.offsets)
 
     def to(self, device: torch.device) -> ClientData:
-        return ClientData(self.inputs.to(device), self.targets.to(device), self.offsets)
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def rows(self, cohort: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The examples of a cohort, padded to its largest client: (n, m) rows, and (n,) sizes."""
         sizes = self.offsets[cohort + 1] - self.offsets[cohort]
         within = np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
         return self.offsets[cohort][:, None] + within, sizes
+
+    def inputs_at(self, rows: NDArray[np.int64], at: Tensor) -> Tensor:
+        """The inputs of these rows, `at` being the same rows on the inputs' device."""
+        if self.lengths is None:
+            return self.inputs[at]
+        return cut(self.inputs, int(self.lengths[rows].max()))[at]
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class Task:
     model: makes the module; its initial weights must come from torch's generator, which is seeded.
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
         two, (n, 2), a total and what it counts, as of tokens: the metric is totals by counts.
+    test_lengths: as `ClientData.lengths`.
     summary: what is made of that in the end, such as perplexity of a mean loss.
     eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
@@ -90,8 +101,14 @@ class Task:
     higher_is_better: bool = True
     summary: Callable[[float], float] = float
     eval_batch: int = 2000
+    test_lengths: NDArray[np.int64] | None = None
     augment: Augment | None = None
     preset: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def cut(inputs: Tensor, longest: int) -> Tensor:
+    """Without padding that no example needs; in whole eights, which suits the memory of GPUs."""
+    return inputs[..., : -(-longest // 8) * 8]
 
 
 def cross_entropy(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:

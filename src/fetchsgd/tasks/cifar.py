@@ -152,6 +152,7 @@ def preset(clients_per_round: int, peak: float) -> dict[str, dict[str, Any]]:
             "baseline_epochs": 24.0,
             "clients_per_round": clients_per_round,
             "weight_decay": 5e-4,
+            "dtype": "auto",
         },
         "schedule": {"kind": "triangular", "peak": peak, "pivot": 5.0},
         "methods": {

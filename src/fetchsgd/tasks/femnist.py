@@ -43,9 +43,6 @@ PRESET: dict[str, dict[str, Any]] = {
         "clients_per_round": 3,
         "weight_decay": 5e-4,
         "eval_every": 0.1,
-        # Writers have many different numbers of characters, so hardly two cohorts are of the same
-        # shape; and the network is large enough to keep a GPU busy without.
-        "cuda_graphs": False,
     },
     "schedule": {"kind": "triangular", "peak": 0.01, "pivot": 0.2},
     "methods": {

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
@@ -57,6 +58,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "epochs": 1.0,
         "baseline_epochs": 1.0,
         "clients_per_round": 4,  # some 64 examples
+        "dtype": "auto",
         "eval_every": 0.25,
         # Hardly two cohorts are of the same shape, and the model keeps a GPU busy without.
         "cuda_graphs": False,
@@ -108,13 +110,16 @@ def personachat(
             dialogue, range(len(dialogue.personality)), 1, tokens, layout
         )
     ]
+    test.sort(key=lambda example: example.length)  # so that a batch has little padding
     window = max(example.counted for example in (*train, *test))
     inputs, counted = map(torch.from_numpy, pack(train, encoder.specials))
     test_inputs, test_counted = map(torch.from_numpy, pack(test, encoder.specials))
     longest = max(inputs.shape[-1], test_inputs.shape[-1])
     return Task(
         name="personachat",
-        train=ClientData(inputs, counted, np.concatenate([[0], np.cumsum(sizes)])),
+        train=ClientData(
+            inputs, counted, np.concatenate([[0], np.cumsum(sizes)]), lengths_of(train)
+        ),
         test_inputs=test_inputs,
         test_targets=test_counted,
         model=partial(load_dialogue_model, source, encoder, window, longest),
@@ -124,6 +129,7 @@ def personachat(
         higher_is_better=False,
         summary=perplexity,
         eval_batch=64,
+        test_lengths=lengths_of(test),
         preset=PRESET,
     )
 
@@ -203,6 +209,10 @@ def training_examples(
                 examples += dialogue_examples(dialogue, order.tolist(), candidates, tokens, layout)
         sizes.append(len(examples) - before)
     return examples, sizes
+
+
+def lengths_of(examples: list[Example]) -> NDArray[np.int64]:
+    return np.array([example.length for example in examples], np.int64)
 
 
 def find_file(folder: str) -> Path:

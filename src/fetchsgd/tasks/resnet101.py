@@ -10,12 +10,14 @@ that the four stages see 14x14, 7x7, 4x4 and 2x2 places.
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import layer_norm, relu
 
+from fetchsgd.layer_gradients import LAYERS, group_norm
 from fetchsgd.tasks.augment import WHITE
-from fetchsgd.tasks.resnet9 import pooled
+from fetchsgd.tasks.pooling import pooled
 
 BLOCKS = (3, 4, 23, 3)
 EXPANSION = 4  # a block has four times as many channels outside as inside
@@ -31,7 +33,7 @@ class ResNet101(nn.Module):
     def __init__(self, classes: int, width: int = 64) -> None:
         super().__init__()
         self.stem = convolution(1, width, 3)
-        self.stem_norm = layer_norm(width)
+        self.stem_norm = LayerNorm(width)
         stages, channels = [], width
         for stage, blocks in enumerate(BLOCKS):
             inner = width << stage
@@ -62,11 +64,11 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int, inner: int, stride: int) -> None:
         super().__init__()
         outer = EXPANSION * inner
-        self.first, self.first_norm = convolution(channels, inner, 1), layer_norm(inner)
-        self.second, self.second_norm = convolution(inner, inner, 3, stride), layer_norm(inner)
-        self.third, self.third_norm = convolution(inner, outer, 1), layer_norm(outer)
+        self.first, self.first_norm = convolution(channels, inner, 1), LayerNorm(inner)
+        self.second, self.second_norm = convolution(inner, inner, 3, stride), LayerNorm(inner)
+        self.third, self.third_norm = convolution(inner, outer, 1), LayerNorm(outer)
         nn.init.constant_(self.third_norm.weight, BRANCH_GAIN)
-        mapped = [convolution(channels, outer, 1, stride), layer_norm(outer)]
+        mapped = [convolution(channels, outer, 1, stride), LayerNorm(outer)]
         self.shortcut = nn.Sequential(*(mapped if channels != outer else []))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,6 +84,19 @@ def convolution(channels: int, outputs: int, size: int, stride: int = 1) -> nn.C
     return layer
 
 
-def layer_norm(channels: int) -> nn.GroupNorm:
+class LayerNorm(nn.GroupNorm):
     """Over channels and places, with a gain and a shift for each channel."""
-    return nn.GroupNorm(1, channels)
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels)
+
+    def forward(self, x: Float[Tensor, "n channels height width"]) -> Tensor:
+        if not x.is_cuda:
+            return super().forward(x)
+        # torch's own would turn the layout in which GPUs convolve into another, and be slower.
+        places = x.permute(0, 2, 3, 1)
+        normal = layer_norm(places, places.shape[1:], eps=self.eps)
+        return torch.addcmul(self.bias, normal, self.weight).permute(0, 3, 1, 2)
+
+
+LAYERS[LayerNorm] = group_norm  # clients' own gradients are those of the class above it

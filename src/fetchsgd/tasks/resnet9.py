@@ -11,6 +11,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
+from fetchsgd.tasks.pooling import pooled
+
 # Keeps the outputs small at the start, as Page does, in place of a last batch norm.
 OUTPUT_SCALE = 0.125
 
@@ -67,8 +69,3 @@ class Residual(nn.Module):
 
 def convolution(channels: int, outputs: int) -> nn.Conv2d:
     return nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
-
-
-def pooled(x: Tensor) -> Tensor:
-    """max_pool2d(relu(x), 2): the two commute, and relu comes second to have less work."""
-    return relu(max_pool2d(x, 2))
