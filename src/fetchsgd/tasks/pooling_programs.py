@@ -41,7 +41,7 @@ def pool_windows(
         best = tl.where(wins, value, best)
         choice = tl.where(wins, place, choice)
     # Not `best > 0`: relu lets NaN pass.
-    is_cut = ~(best > 0)
+    is_cut = best <= 0
     tl.store(pooled + outputs, tl.where(is_cut, 0.0, best), mask=inside)
     tl.store(choices + outputs, tl.where(is_cut, NONE, choice).to(tl.uint8), mask=inside)
 
