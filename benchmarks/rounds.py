@@ -119,7 +119,9 @@ def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str
     return Run(resolve({"task": {"name": task}, "method": {"name": method}}, [*fixed, *settings]))
 
 
-def rounds_of(run: Run, clients: ClientsAtWork | None = None) -> Iterator[object]:
+def rounds_of(
+    run: Run, clients: ClientsAtWork | None = None, server_rate: float | None = None
+) -> Iterator[object]:
     """Algorithm 1's loop, with the clients' part replaced if asked."""
     return train_rounds(
         run.start(),
@@ -129,6 +131,7 @@ def rounds_of(run: Run, clients: ClientsAtWork | None = None) -> Iterator[object
         clients or run.clients,
         run.method,
         run.grid,
+        server_rate,
     )
 
 

@@ -137,8 +137,14 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
     )
 
 
-def resolve(given: Settings, assignments: Iterable[str] = ()) -> Config:
-    """Check the settings and fill in what is not given. Loads the task's data."""
+Made = dict[Any, Task]  # tasks by what makes them
+
+
+def resolve(given: Settings, assignments: Iterable[str] = (), made: Made | None = None) -> Config:
+    """Check the settings and fill in what is not given. Loads the task's data.
+
+    With `made`, a task that is in it is not made again, and one that is not is put there.
+    """
     for section in given:
         if section not in SECTIONS:
             raise UserError(f"there is no section [{section}]{_did_you_mean(section, SECTIONS)}")
@@ -153,10 +159,13 @@ def resolve(given: Settings, assignments: Iterable[str] = ()) -> Config:
     task_given = {k: v for k, v in given.get("task", {}).items() if k != "name"}
     _refuse_unknown({"task": task_given}, known)
     chosen = {k: _like(f"task.{k}", v, options[k]) for k, v in task_given.items()}
-    try:
-        task = function(seed=seed, **chosen)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    made, key = ({} if made is None else made), (function, seed, *sorted(chosen.items()))
+    if key not in made:
+        try:
+            made[key] = function(seed=seed, **chosen)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    task = made[key]
     layered = merge(known, _preset(task, method), given)
     _refuse_unknown(layered, known)
     layered["task"]["name"] = str(given.get("task", {}).get("name", "digits"))

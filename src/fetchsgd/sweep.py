@@ -30,10 +30,11 @@ from typing import Any
 
 import torch
 
-from fetchsgd.config import merge, resolve
+from fetchsgd.config import Made, merge, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.simulate.checkpoint import write_atomically
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulate.environment import choose_device
+from fetchsgd.simulate.run import Run, make_method
 from fetchsgd.toml_files import Settings, read_toml, write_toml
 
 
@@ -69,12 +70,24 @@ def plan(content: dict[str, Any], where: str) -> list[Planned]:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{where} has two runs {name!r}; they differ in nothing")
+    _check(planned, where)
+    return planned
+
+
+def _check(planned: list[Planned], where: str) -> None:
+    """Everything that can be known to fail. Data is read, and a model made, once for each task."""
+    made: Made = {}
+    dims: dict[int, int] = {}
     for run in planned:
         try:
-            Run(resolve(run.given))
+            config = resolve(run.given, made=made)
+            choose_device(config.train.device)
+            task = config.task
+            if id(task) not in dims:
+                dims[id(task)] = sum(weights.numel() for weights in task.model().parameters())
+            make_method(config, dims[id(task)])
         except UserError as error:
             raise UserError(f"{where}, run {run.name!r}: {error}") from error
-    return planned
 
 
 def _expand(base: Settings, entry: dict[str, Any], where: str) -> Iterator[Planned]:
@@ -118,23 +131,22 @@ def run_sweep(
             done(outcomes[-1])
         else:
             waiting.append(run)
-    results = (
-        (_run_here(run, out) for run in waiting)
-        if jobs == 1
-        else _run_in_processes(waiting, out, jobs)
-    )
+    results = _run_here(waiting, out) if jobs == 1 else _run_in_processes(waiting, out, jobs)
     for outcome in results:
         outcomes.append(outcome)
         done(outcome)
     return outcomes
 
 
-def _run_here(run: Planned, out: Path) -> Outcome:
-    try:
-        Run(resolve(run.given)).execute(out / run.name, resume=True)
-    except DivergedError as error:
-        return Outcome(run.name, "diverged", str(error))
-    return Outcome(run.name, "finished")
+def _run_here(waiting: list[Planned], out: Path) -> Iterator[Outcome]:
+    made: Made = {}
+    for run in waiting:
+        try:
+            Run(resolve(run.given, made=made)).execute(out / run.name, resume=True)
+        except DivergedError as error:
+            yield Outcome(run.name, "diverged", str(error))
+        else:
+            yield Outcome(run.name, "finished")
 
 
 def _run_in_processes(waiting: list[Planned], out: Path, jobs: int) -> Iterator[Outcome]:

@@ -165,11 +165,14 @@ class CohortAtWork:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same where clients choose what to send."""
         assert isinstance(self.method, LocalMethod)
+        (n, dim), k = vectors.shape, self.method.k
+        if memory is None and self.upload.is_exact:
+            bytes = self.upload.chosen_bytes(n, k, dim, vectors.device)
+            return *self.method.compressed_sum(vectors, shares), bytes
         kept = None if memory is None else Memory(*(part[clients] for part in memory))
         chosen, vectors, kept = self.method.compress_each(vectors, kept)
         if memory is not None and kept is not None:
             memory.momentum[clients], memory.error[clients] = kept
-        (n, dim), k = vectors.shape, self.method.k
         if self.upload.is_exact:
             sent = torch.where(chosen, vectors, 0)
             bytes = self.upload.chosen_bytes(n, k, dim, vectors.device)

@@ -60,6 +60,17 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
+def make_method(config: Config, dim: int) -> Method:
+    """The method for a model of so many weights, or a sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are among the notes
+        try:
+            method: Method = METHODS[config.method](dim=dim, **config.method_options)
+        except (ValueError, TypeError) as error:
+            raise UserError(str(error)) from error
+    return method
+
+
 class Run:
     """A run that is set up: model, method and data are on the device, nothing has been trained."""
 
@@ -77,7 +88,7 @@ class Run:
         self.origin = self.model.weights()  # w^0 (line 2)
         download = config.download
         self.grid = make_grid(download.grid, self.model, self.origin, download.step)
-        self.method = self._make_method()
+        self.method = make_method(config, self.model.dim)
         dtype = compute_dtype(train.dtype, self.device)
         graphs = train.cuda_graphs and self.device.type == "cuda"
         self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype, graphs)
@@ -91,17 +102,6 @@ class Run:
             data.num_clients, train.clients_per_round, train.sampling, train.seed
         )
         self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
-
-    def _make_method(self) -> Method:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are among the notes
-            try:
-                method: Method = METHODS[self.config.method](
-                    dim=self.model.dim, **self.config.method_options
-                )
-            except (ValueError, TypeError) as error:
-                raise UserError(str(error)) from error
-        return method
 
     def start(self) -> Training:
         """w^0, empty states, and a ledger in which everybody holds w^0."""

@@ -4,9 +4,6 @@ Images are channels_last. A line is what one row of one image holds after poolin
 channels. Before pooling its windows fill two rows of two lines each.
 """
 
-# Compiled by Triton, which has no types and needs none.
-# mypy: ignore-errors
-
 from __future__ import annotations
 
 import triton
