@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fetchsgd.methods.largest import largest_mask
+from fetchsgd.methods.largest import largest_mask, largest_sum
 
 # Many ties, both zeros, the smallest and largest numbers, and what is not a number.
 AWKWARD = [0.0, -0.0, 1.0, -1.0, 2.5, 1e-45, 3.4028235e38, math.inf, -math.inf, math.nan]
@@ -72,6 +72,13 @@ def test_any_layout_and_nothing_is_written_to(generator):
     check(vectors, 17)
     check(vectors[:, ::3], 5)
     assert torch.equal(vectors, before)
+
+
+def test_sums_what_is_left_of_each_row():
+    vectors = torch.tensor([[1.0, -5, 3, 0], [0, 0, 0, 2]])
+    total, nonzero = largest_sum(vectors, torch.tensor([2.0, 10.0]), 2)
+    assert total.tolist() == [0, -10, 6, 20]
+    assert int(nonzero) == 3
 
 
 @pytest.mark.gpu

@@ -120,6 +120,9 @@ def test_local_topk_keeps_each_clients_largest():
     assert memory is None
     sent = torch.where(chosen, whole, 0)
     assert sent.tolist() == [[0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0]]
+    total, nonzero = method.compressed_sum(vectors, torch.tensor([0.5, 2.0]))
+    assert total.tolist() == [0, -2.5, 1.5, 4, -2, 0]
+    assert int(nonzero) == 4
 
 
 @pytest.mark.parametrize("kind", [FetchSGD, TrueTopK, LocalTopK])

@@ -2,6 +2,7 @@
 
     compress(vector) -> what a client sends; for linear methods also the mean of what all send
     compress_each(vectors, memory) -> the same where every client chooses for itself
+    compressed_sum(vectors, shares) -> the sum of that, where nothing but the sum is asked for
     step(mean, state, rate, deliver) -> (update, state), the server's part; weights -= update
 
 Where weights lie on a grid, `deliver` turns what a method wants to send into what is sent; what is
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from fetchsgd.grids import Deliver, Update, exactly
@@ -75,6 +76,12 @@ class LocalMethod(Protocol):
         self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
     ) -> tuple[Bool[Tensor, "n dim"], Float32[Tensor, "n dim"], Memory | None]:
         """Which k coordinates each client sends, of which vector, and what it then remembers."""
+        ...
+
+    def compressed_sum(
+        self, vectors: Float32[Tensor, "n dim"], shares: Float32[Tensor, " n"]
+    ) -> tuple[Float32[Tensor, " dim"], Int64[Tensor, ""]]:
+        """What clients without memory send, each times its share, summed up; how many are not 0."""
         ...
 
 

@@ -1,10 +1,12 @@
-"""The k largest coordinates of many vectors at once, as a mask: local top-k's choice.
+"""The k largest coordinates of many vectors at once: local top-k's choice, as a mask or summed up.
 
 Neither sorted nor listed: at k in the millions, indices cost more than all the rest. Nothing here
-waits for the device.
+waits for the device. On a GPU, largest_cuda.py does it in a few passes.
 """
 
 from __future__ import annotations
+
+import importlib.util
 
 import torch
 from jaxtyping import Bool, Float32, Int64
@@ -14,14 +16,39 @@ from torch import Tensor
 # next to last and every NaN behind it.
 MAGNITUDE_BITS = 0x7FFFFFFF
 FIRST_NAN = 0x7F800001
+# What the programs for a GPU take: below, launches are all that counts; above, 32 bits overflow.
+SMALLEST, LARGEST = 1 << 12, 1 << 30
 
 
 def largest_mask(vectors: Float32[Tensor, "n dim"], k: int) -> Bool[Tensor, "n dim"]:
     """The k of largest magnitude in each row: NaN first, and of equals those of lowest index."""
     if k == vectors.shape[1]:
         return torch.ones_like(vectors, dtype=torch.bool)
+    if _suits_programs(vectors):
+        from fetchsgd.methods import largest_cuda
+
+        return largest_cuda.largest_mask(vectors, k)
     above, ties, wanted = _held_against_threshold(vectors, k)
     return above.logical_or_(_first_of_rows(ties, wanted))
+
+
+def largest_sum(
+    vectors: Float32[Tensor, "n dim"], shares: Float32[Tensor, " n"], k: int
+) -> tuple[Float32[Tensor, " dim"], Int64[Tensor, ""]]:
+    """The sum of what `largest_mask` leaves of each row times its share; how many are not zero."""
+    if _suits_programs(vectors):
+        from fetchsgd.methods import largest_cuda
+
+        return largest_cuda.largest_sum(vectors, shares, k)
+    left = torch.where(largest_mask(vectors, k), vectors, 0)
+    return shares @ left, left.count_nonzero()
+
+
+def _suits_programs(vectors: Float32[Tensor, "n dim"]) -> bool:
+    """Whether the programs for a GPU can run on these vectors, and are worth it."""
+    is_right_size = len(vectors) > 0 and SMALLEST <= vectors.shape[1] < LARGEST
+    is_there = vectors.is_cuda and vectors.is_contiguous()
+    return is_there and is_right_size and importlib.util.find_spec("triton") is not None
 
 
 def _held_against_threshold(

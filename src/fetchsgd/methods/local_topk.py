@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import Memory, State, deliver_dense, nothing, require_range
-from fetchsgd.methods.largest import largest_mask
+from fetchsgd.methods.largest import largest_mask, largest_sum
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class LocalTopK:
         if memory is not None:
             memory = Memory(momentum.masked_fill(chosen, 0), error.masked_fill(chosen, 0))
         return chosen, error, memory
+
+    def compressed_sum(
+        self, vectors: Float32[Tensor, "n dim"], shares: Float32[Tensor, " n"]
+    ) -> tuple[Float32[Tensor, " dim"], Int64[Tensor, ""]]:
+        return largest_sum(vectors, shares, self.k)
 
     def step(
         self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
