@@ -3,7 +3,8 @@
 Two ways. In one pass: an ordinary forward and backward pass over the examples of all clients, in
 which every layer forms the clients' gradients of its own weights (layer_gradients.py). And by
 torch.func's vmap, which takes nearly any model and weights that differ between clients, but turns
-convolutions into grouped ones, which are slow.
+convolutions into grouped ones, which are slow; where weights differ, own_convolutions.py has
+others for GPUs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from fetchsgd.layer_gradients import LAYERS, full_precision, is_known
+from fetchsgd.own_convolutions import own_convolutions
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
 
@@ -40,12 +42,15 @@ class ClientGradients:
     def __init__(self, model: FlatModel, loss: Loss, compute_dtype: torch.dtype) -> None:
         self.model, self.loss, self.compute_dtype = model, loss, compute_dtype
         self.layers = layers_of(model)
+        self.convolves = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
         # Not known before a cohort has been done both ways.
         self.one_pass_serves: bool | None = None if self.layers else False
 
     def __call__(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
         if weights.ndim == 2:
-            return self.by_vmap(weights, cohort)
+            # On a CPU, grouped convolutions are the faster ones.
+            is_slow = weights.is_cuda and self.convolves
+            return (self.by_own_convolutions if is_slow else self.by_vmap)(weights, cohort)
         if self.one_pass_serves is None and len(cohort.present) > 1:
             self.one_pass_serves = self._both_agree(weights, cohort.part(slice(2)))
         return (self.in_one_pass if self.one_pass_serves else self.by_vmap)(weights, cohort)
@@ -63,13 +68,24 @@ class ClientGradients:
         return gradients, means.detach()
 
     def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
-        def mean_loss(weights: Tensor, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
-            return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
-
         in_weights = None if weights.ndim == 1 else 0
-        each = vmap(grad_and_value(mean_loss), (in_weights, 0, 0, 0), randomness="different")
+        each = vmap(grad_and_value(self._mean_loss), (in_weights, 0, 0, 0), randomness="different")
         found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
         return found
+
+    def by_own_convolutions(self, weights: Float32[Tensor, "n dim"], cohort: Cohort) -> Gradients:
+        each = vmap(self._mean_loss, randomness="different")
+        with torch.enable_grad(), own_convolutions(self.model.module):
+            weights = weights.detach().requires_grad_()
+            losses = each(weights, cohort.inputs, cohort.targets, cohort.present)
+            # No client's loss depends on another's weights.
+            (gradients,) = torch.autograd.grad(losses.sum(), weights)
+        return gradients, losses.detach()
+
+    def _mean_loss(
+        self, weights: Float32[Tensor, " dim"], inputs: Tensor, targets: Tensor, present: Tensor
+    ) -> Float32[Tensor, ""]:
+        return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
 
     def _losses(self, parameters: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         mixed = self.compute_dtype != torch.float32
