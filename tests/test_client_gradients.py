@@ -201,3 +201,19 @@ def test_one_client_alone_decides_nothing():
     gradients = gradients_of(tiny().model())
     gradients(gradients.model.weights(), cohort_like(5).part(slice(1)))
     assert gradients.one_pass_serves is None
+
+
+def test_rounded_weights_give_nearly_the_same_gradient():
+    model, batch = FlatModel(tiny().model()), cohort_like(5).batch
+    weights = model.weights()
+    (exact, loss), (rounded, near) = (
+        Trainer(model, cross_entropy, 0.1, dtype, rounded=dtype == torch.bfloat16).mean_gradient(
+            weights, batch
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert {piece.dtype for piece in rounded} == {torch.float32}
+    torch.testing.assert_close(loss, near, rtol=0.02, atol=0)
+    one, other = (torch.cat([piece.flatten() for piece in pieces]) for pieces in (exact, rounded))
+    assert not torch.equal(one, other)
+    assert (one - other).norm() < 0.02 * one.norm()

@@ -51,13 +51,22 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Trainer:
-    """The model, its loss and what is added to it. `graphs`: on CUDA, record backward passes."""
+    """The model, its loss and what is added to it.
+
+    graphs: on CUDA, record backward passes. rounded: let passes see the weights in compute_dtype,
+        so that what follows from them need not be rounded layer by layer.
+    """
 
     model: FlatModel
     loss: Loss
     weight_decay: float = 0.0
     compute_dtype: torch.dtype = torch.float32
     graphs: bool = False
+    rounded: bool = False
+
+    def parameters(self, weights: Float32[Tensor, " dim"]) -> list[Tensor]:
+        """The weights as the model takes them."""
+        return self.model.views(weights.to(self.compute_dtype) if self.rounded else weights)
 
     def outputs(self, parameters: list[Tensor], examples: Tensor) -> Tensor:
         """What the model makes of examples, computed in the type asked for."""
@@ -79,13 +88,13 @@ class Trainer:
     def _backward(
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
-        parameters = [view.detach().requires_grad_() for view in self.model.views(weights)]
+        parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
         outputs = self.outputs(parameters, batch.examples)
         loss = self.loss(outputs, batch.targets) @ batch.shares
-        gradients = list(torch.autograd.grad(loss, parameters))
-        at = [parameter.detach() for parameter in parameters]
+        pieces, at = list(torch.autograd.grad(loss, parameters)), self.model.views(weights)
         if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
-            gradients, at = [torch.cat([piece.flatten() for piece in gradients])], [weights]
+            pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]
+        gradients = [piece.float() for piece in pieces]
         if self.weight_decay:
             for gradient, view in zip(gradients, at, strict=True):
                 gradient.add_(view, alpha=self.weight_decay)

@@ -51,7 +51,9 @@ class TrainSettings:
     weight_decay: float = 0.0
     seed: int = 0
     device: str = "auto"
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: bfloat16 on a GPU
+    # How passes compute. bfloat16_weights: weights are rounded as well, for the passes alone.
+    # auto: bfloat16 on a GPU.
+    dtype: Literal["float32", "bfloat16", "bfloat16_weights", "auto"] = "float32"
     cuda_graphs: bool = True  # on a GPU: off if the model decides by its data what to compute
     eval_every: float = 1.0  # epochs
     checkpoint_every: int = 100  # rounds; 0 only at the end

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from waiting import nothing_waits
 
 pytest.importorskip("triton")
 
@@ -106,12 +107,8 @@ def test_sums_of_what_is_not_finite():
 
 
 def without_waiting(function, *arguments):
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         return function(*arguments)
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.mark.gpu

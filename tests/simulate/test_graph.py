@@ -1,5 +1,6 @@
 import pytest
 import torch
+from waiting import nothing_waits
 
 from fetchsgd import client
 from fetchsgd.config import resolve
@@ -66,9 +67,6 @@ def test_nothing_in_a_round_waits_for_the_device(method, sets):
     )  # fmt: skip
     for _ in range(3):  # in which things are made that last
         next(steps)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         for _ in range(3):
             next(steps)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

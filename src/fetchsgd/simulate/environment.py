@@ -33,7 +33,7 @@ def compute_dtype(name: str, device: torch.device) -> torch.dtype:
     """What train.dtype means on a device: "auto" is bfloat16 where that is fast."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
+    return torch.bfloat16 if name.startswith("bfloat16") else torch.float32
 
 
 def versions() -> dict[str, str]:

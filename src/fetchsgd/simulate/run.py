@@ -91,7 +91,8 @@ class Run:
         self.method = make_method(config, self.model.dim)
         dtype = compute_dtype(train.dtype, self.device)
         graphs = train.cuda_graphs and self.device.type == "cuda"
-        self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype, graphs)
+        rounded = train.dtype == "bfloat16_weights"
+        self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype, graphs, rounded)
         data = task.train.to(self.device)
         self.clients = CohortAtWork(
             data, self.trainer, self.method, config.local, Upload(config.upload.bits, train.seed),
@@ -133,7 +134,7 @@ class Run:
         """The metric and the mean loss on the test set."""
         task = self.config.task
         sums = weights.new_zeros(3, dtype=torch.float64)
-        parameters = self.model.views(weights)
+        parameters = self.trainer.parameters(weights)
         for start in range(0, len(self.test[0]), task.eval_batch):
             part = slice(start, start + task.eval_batch)
             inputs, targets = (tensor[part] for tensor in self.test)
