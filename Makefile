@@ -50,7 +50,9 @@ bench: setup
 	@if $(HAS_GPU); then \
 		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \
 		$(BIN)/python benchmarks/rounds.py --device cuda --out $(RESULTS)/rounds-cuda.json && \
-		$(BIN)/python benchmarks/wire.py --device cuda --out $(RESULTS)/wire-cuda.json; \
+		$(BIN)/python benchmarks/wire.py --device cuda --out $(RESULTS)/wire-cuda.json && \
+		$(BIN)/python benchmarks/paper_tasks.py --out $(RESULTS)/paper-tasks-cuda.json \
+			--profile $(RESULTS)/paper-tasks-profile.txt; \
 	else echo "no GPU here: $(RESULTS)/*-cuda.json are left as they are"; fi
 
 # Flower's simulation and pfl, in an environment of their own.

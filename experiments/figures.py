@@ -6,9 +6,9 @@
         --method true_topk --over method.k --lines method.mask_momentum \
         --level uncompressed --out results/cifar10-over-k.png
 
-Each point is the mean over seeds, with bars from the worst to the best. Runs that diverged are
-crosses at the bottom. `--level METHOD` draws the best run of another method as a line. The figures
-in the paper's own form, over compression, are drawn by `fetchsgd report FILE.jsonl`.
+Each point is the mean over seeds, with bars from the worst to the best. Crosses at the bottom are
+runs that diverged, and how many they were. `--level METHOD` draws the best run of another method as
+a line. The figures in the paper's own form, over compression, come from `fetchsgd report`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ def draw(axes: Axes, points: Points, colour: str, label: str, scale: float) -> N
     low = [mean - min(found) for mean, found in zip(means, kept.values(), strict=True)]
     high = [max(found) - mean for mean, found in zip(means, kept.values(), strict=True)]
     axes.errorbar(list(kept), means, [low, high], color=colour, marker="o", capsize=3, label=label)
-    lost = [at for at, runs in points.items() for run in runs if run.status == DIVERGED]
-    if lost:
-        bottom = axes.get_xaxis_transform()
-        axes.plot(lost, [0.03] * len(lost), "x", color=colour, transform=bottom, clip_on=False)
+    for at, runs in points.items():
+        lost = sum(run.status == DIVERGED for run in runs)
+        if lost:
+            bottom: Any = axes.get_xaxis_transform()
+            axes.plot([at], [0.03], "x", color=colour, transform=bottom, clip_on=False)
+            many = f"{lost} of {len(runs)}"
+            axes.text(at, 0.06, many, fontsize=7, ha="center", transform=bottom)
 
 
 def figure(sources: list[Path], options: argparse.Namespace) -> None:
@@ -72,7 +75,7 @@ def figure(sources: list[Path], options: argparse.Namespace) -> None:
         axes.axhline(level, color="0.5", linestyle="--", label=options.level)
     ticks = sorted({at for points in lines.values() for at in points})
     axes.set_xscale("log")
-    axes.set_xticks(ticks, [setting_value(int(at)) for at in ticks], rotation=30)
+    axes.set_xticks(ticks, [f"{int(at):,}" for at in ticks], rotation=30)
     axes.minorticks_off()
     axes.set_xlabel(setting_name(options.over))
     axes.set_ylabel(f"{chosen[0].metric}, %" if is_share else str(chosen[0].metric))

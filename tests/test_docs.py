@@ -59,7 +59,7 @@ def test_the_cifar_figures_of_the_readme_are_those_of_the_results():
 def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "experiments")
     text = page.read_text()
-    assert "<!-- table " in text
+    assert "<!-- table " in text or "not measured yet" in text
     assert importlib.import_module("table").renewed(text, ROOT) == text
 
 

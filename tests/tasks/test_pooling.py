@@ -195,5 +195,6 @@ def test_on_the_gpu(shape, dtype):
     with torch.no_grad():
         leaf.neg_()
     graph.replay()
-    assert_same(y.detach(), usual(leaf).detach())
-    assert_same(found, torch.autograd.grad(usual(leaf), leaf, slopes)[0])
+    fresh = leaf.detach().requires_grad_()  # whose gradient was not asked for on another stream
+    assert_same(y.detach(), usual(fresh).detach())
+    assert_same(found, torch.autograd.grad(usual(fresh), fresh, slopes)[0])
