@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fetchsgd.budget import choose, parse_budget
 from fetchsgd.cli.display import format_bytes, format_seconds, watching
+from fetchsgd.cli.theory import theory
 from fetchsgd.config import NOT_OPTIONS, Config, merge, parse_assignments, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
@@ -247,6 +248,9 @@ def methods() -> None:
         module = sys.modules[kind.__module__].__doc__ or ""
         table.add_row(name, module.strip().splitlines()[0], ", ".join(options))
     console.print(table)
+
+
+app.command()(theory)
 
 
 def main() -> None:
