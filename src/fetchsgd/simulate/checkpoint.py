@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -36,15 +38,46 @@ def write_atomically(path: Path, content: bytes) -> None:
         ) from error
 
 
-def save_checkpoint(folder: Path, training: Training, seconds: float) -> None:
-    tensors = {"weights": training.weights, "steps": training.position.steps}
-    tensors |= {f"state.{name}": part for name, part in training.state._asdict().items()}
-    tensors |= {f"ledger.{name}": part for name, part in training.ledger.tensors().items()}
+class CheckpointWriter:
+    """Saves checkpoints while training goes on: only copying the state takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self.thread = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Future[None] | None = None
+
+    def save(self, training: Training, seconds: float) -> None:
+        self.wait()
+        about = {"round": str(training.round), "seconds": repr(seconds)}
+        state = {name: part.detach().to("cpu", copy=True) for name, part in parts_of(training)}
+        self.writing = self.thread.submit(self._write, state, about)
+
+    def _write(self, state: dict[str, Tensor], about: dict[str, str]) -> None:
+        plain = {name: part.contiguous() for name, part in state.items()}
+        write_atomically(self.path, save(plain, about))
+
+    def wait(self) -> None:
+        """Until the last one is on the disk; raises what went wrong there."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self.thread.shutdown()
+
+
+def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
+    """Everything that a training is, by name."""
+    yield from (("weights", training.weights), ("steps", training.position.steps))
+    groups = {"state": training.state._asdict(), "ledger": training.ledger.tensors()}
     if training.memory is not None:
-        tensors |= {f"memory.{name}": part for name, part in training.memory._asdict().items()}
-    about = {"round": str(training.round), "seconds": repr(seconds)}
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(folder / FILE, save(plain, about))
+        groups["memory"] = training.memory._asdict()
+    for group, tensors in groups.items():
+        for name, part in tensors.items():
+            yield f"{group}.{name}", part
 
 
 def load_checkpoint(
@@ -60,7 +93,8 @@ def load_checkpoint(
             about = file.metadata()
             for name in file.keys():  # noqa: SIM118
                 tensors[name] = file.get_tensor(name)
-        state = State(*(tensors[f"state.{name}"] for name in State._fields))
+        saved = {f"state.{name}": part for name, part in State._field_defaults.items()} | tensors
+        state = State(*(saved[f"state.{name}"] for name in State._fields))
         prefix = "ledger."
         kept = {n[len(prefix) :]: part for n, part in tensors.items() if n.startswith(prefix)}
         ledger = Ledger.restored(kept, downloads, device)

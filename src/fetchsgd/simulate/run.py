@@ -25,7 +25,7 @@ from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
 from fetchsgd.randomness import number
 from fetchsgd.rounds import Training, train_rounds
 from fetchsgd.sampling import Sampler
-from fetchsgd.simulate.checkpoint import load_checkpoint, save_checkpoint
+from fetchsgd.simulate.checkpoint import CheckpointWriter, load_checkpoint
 from fetchsgd.simulate.cohort import CohortAtWork
 from fetchsgd.simulate.environment import (
     choose_device,
@@ -165,6 +165,7 @@ class Run:
         try:
             return loop.run(training)
         finally:
+            loop.checkpoints.close()
             folder.close()
 
     def traffic(self, ledger: Ledger) -> dict[str, float | None]:
@@ -196,6 +197,7 @@ class _Loop:
 
     def __init__(self, run: Run, folder: RunFolder, seconds: float, watch: Watch | None) -> None:
         self.run_, self.folder, self.watch = run, folder, watch
+        self.checkpoints = CheckpointWriter(folder.path)
         self.seconds_before, self.began = seconds, time.perf_counter()
         every = run.config.train.eval_every * run.sampler.rounds_per_epoch
         self.eval_rounds = {round(every * i) for i in range(1, int(run.rounds / every) + 2)}
@@ -227,7 +229,7 @@ class _Loop:
                 self._evaluate(training)
             every = run.config.train.checkpoint_every
             if training.round == run.rounds or (every and training.round % every == 0):
-                save_checkpoint(self.folder.path, training, self.seconds)
+                self.checkpoints.save(training, self.seconds)
         return self._finish(training, "finished")
 
     def _look(self, training: Training, loss: float) -> None:
