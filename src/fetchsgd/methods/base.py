@@ -27,7 +27,8 @@ class State(NamedTuple):
     """What the server carries from round to round; an unused part has no elements."""
 
     momentum: Tensor  # u, or its sketch S_u
-    error: Tensor  # e, or its sketch S_e
+    error: Tensor  # e, its sketch S_e, or the sketches S_e^i of a sliding window
+    ages: Tensor = torch.zeros(0, dtype=torch.int64)  # of those, in rounds
 
 
 class Memory(NamedTuple):

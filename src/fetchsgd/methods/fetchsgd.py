@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -11,9 +12,25 @@ from torch import Tensor
 
 from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import State, require_range
-from fetchsgd.sketch import CountSketch
+from fetchsgd.methods.windowed import (
+    Form,
+    Send,
+    Sent,
+    add_and_send,
+    check_tau,
+    check_window,
+    make_window,
+    window_notes,
+)
+from fetchsgd.sketch import CountSketch, Table
+from fetchsgd.sketch.count_sketch import default_block
+from fetchsgd.sketch.windows import SlidingWindow, Suffixes
+from fetchsgd.sketch.windows.heavy import find_heavy
 from fetchsgd.vector import SparseVector
 
+# With long blocks neighbours err together: on CIFAR10 at 20 weights to a cell all runs with blocks
+# of 64 and more diverged, most with 16, and none with 4 or 1 (experiments/cifar10).
+SAFE_BLOCK = 4
 ONE_ROW = (
     "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and "
     "each of them subtracts the whole cell; use 'zero', or three or more rows"
@@ -28,6 +45,13 @@ class FetchSGD:
         experiments do; "subtract" is the line as written, which diverges with one row.
     mask_momentum: also clear those cells of the momentum (momentum factor masking).
     lr_position: "inside", in front of the momentum as in line 12, or "outside", at the update.
+    error: "vanilla" sums up what was not sent in one sketch, as the paper's experiments do;
+        "window" does so over a sliding window, as theorem 2 (fetchsgd.sketch.windows says how, and
+        what "subtract" then means).
+    window: how many rounds it covers, I.
+    window_form: "overlapping", I sketches, or "histogram", O(log I / window_eps) of them.
+    recovery: "top_k", or "threshold", as in theorem 2's proof: only what makes up at least tau of
+        the error's norm, and of that the k largest.
     """
 
     dim: int
@@ -38,9 +62,16 @@ class FetchSGD:
     error_reset: Literal["zero", "subtract"] = "zero"
     mask_momentum: bool = True
     lr_position: Literal["inside", "outside"] = "inside"
-    block: int = 0  # 0 chooses
+    block: int = 0  # 0 chooses: at most SAFE_BLOCK, and less for small tables
     sketch_seed: int = 0
+    error: Literal["vanilla", "window"] = "vanilla"
+    window: int = 0
+    window_form: Form = "overlapping"
+    window_eps: float = 0.5
+    recovery: Literal["top_k", "threshold"] = "top_k"
+    tau: float = 0.0
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
+    windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
     linear: ClassVar[bool] = True
 
@@ -49,11 +80,14 @@ class FetchSGD:
         require_range("momentum", self.momentum, 0, 1)
         if self.error_reset == "subtract" and self.rows == 1:
             warnings.warn(ONE_ROW, stacklevel=3)
-        object.__setattr__(
-            self,
-            "sketch",
-            CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, self.block or None),
-        )
+        check_window(self.error, self.window, self.window_eps)
+        check_tau(self.recovery, self.tau)
+        block = self.block or min(default_block(self.cols), SAFE_BLOCK)
+        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block)
+        object.__setattr__(self, "sketch", sketch)
+        if self.error == "window":
+            windows = make_window(sketch, self.window_form, self.window, self.window_eps)
+            object.__setattr__(self, "windows", windows)
 
     @property
     def notes(self) -> list[str]:
@@ -63,9 +97,13 @@ class FetchSGD:
                 f"the table ({self.rows} x {self.cols} cells) is no smaller than the model "
                 f"({self.dim} weights): clients send at least as much as without compression"
             )
+        if self.windows is not None:
+            notes += window_notes(self.windows, self.momentum, self.window_eps)
         return notes
 
     def init(self, device: torch.device) -> State:
+        if self.windows is not None:
+            return State(self.sketch.zeros(device), *self.windows.init(device))
         return State(self.sketch.zeros(device), self.sketch.zeros(device))  # line 1
 
     def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
@@ -80,22 +118,40 @@ class FetchSGD:
     ) -> tuple[Update, State]:
         inside, outside = (rate, 1.0) if self.lr_position == "inside" else (1.0, rate)
         momentum = self.momentum * state.momentum + mean  # line 11
-        error = inside * momentum + state.error  # line 12
-        found = self.sketch.top_k(error, self.k, check_finite=False)  # line 13
+        send = partial(self._send, outside=outside, deliver=deliver)
+        if self.windows is None:
+            sent, error = self._vanilla(inside * momentum + state.error, send)  # line 12
+            state = state._replace(error=error)
+        else:
+            sent, state = add_and_send(
+                self.windows, inside * momentum, state, self.k, self.tau, send,
+                zero=self.error_reset == "zero",
+            )  # fmt: skip
+        if self.mask_momentum:
+            momentum = momentum.masked_fill(sent.table != 0, 0)
+        return sent.update, state._replace(momentum=momentum)
+
+    def _vanilla(self, error: Table, send: Send) -> tuple[Sent, Table]:
+        """Lines 13 and 14 for a single sketch."""
+        sent = send(self._find(error))
+        if self.error_reset == "zero":
+            return sent, torch.where(sent.table != 0, sent.left, error)
+        return sent, error - sent.table
+
+    def _find(self, error: Table) -> SparseVector:
+        """Line 13."""
+        if self.recovery == "top_k":
+            return self.sketch.top_k(error, self.k, check_finite=False)
+        alone = Suffixes(error[None], torch.ones(1, dtype=torch.int64))
+        return find_heavy(self.sketch, alone, self.k, self.tau).vector(self.dim)
+
+    def _send(self, found: SparseVector, outside: float, deliver: Deliver) -> Sent:
         update = deliver(found * outside)
         assert isinstance(update, SparseVector)
         if deliver is exactly:
-            sent, left = self.sketch.sketch(found), error.new_zeros(())
-        else:
-            given = update * (1 / outside) if outside else found
-            sent, left = self.sketch.sketch(given), self._left(found, given)
-        if self.error_reset == "zero":  # line 14
-            error = torch.where(sent != 0, left, error)
-        else:
-            error = error - sent
-        if self.mask_momentum:
-            momentum = momentum.masked_fill(sent != 0, 0)
-        return update, State(momentum, error)
+            return Sent(update, found, self.sketch.sketch(found), found.values.new_zeros(()))
+        given = update * (1 / outside) if outside else found
+        return Sent(update, given, self.sketch.sketch(given), self._left(found, given))
 
     def _left(self, found: SparseVector, given: SparseVector) -> Tensor:
         """What rounding leaves in the cells that are cleared.
