@@ -47,6 +47,8 @@ bench: setup
 	$(BIN)/python benchmarks/sketch.py --device cpu --out $(RESULTS)/sketch-cpu.json
 	$(BIN)/python benchmarks/rounds.py --device cpu --out $(RESULTS)/rounds-cpu.json
 	$(BIN)/python benchmarks/wire.py --device cpu --out $(RESULTS)/wire-cpu.json
+	$(BIN)/python benchmarks/windows.py --device cpu --out $(RESULTS)/windows-cpu.json
+	$(BIN)/python benchmarks/diagnose.py --device cpu --out $(RESULTS)/diagnose-cpu.json
 	@if $(HAS_GPU); then \
 		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \
 		$(BIN)/python benchmarks/rounds.py --device cuda --out $(RESULTS)/rounds-cuda.json && \

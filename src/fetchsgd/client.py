@@ -145,7 +145,7 @@ class Trainer:
         self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         """Of clients that stand at the same weights, or each at its own."""
-        if cohort.present.shape[1] * self.model.dim >= MUCH:
+        if len(cohort.present) == 1 or cohort.present.shape[1] * self.model.dim >= MUCH:
             return self._one_after_another(weights, cohort)
         gradients, losses = self._side_by_side(weights, cohort)
         return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses

@@ -36,6 +36,7 @@ SHORT_KEYS = (
     "upload",
     "download",
 )  # so `epochs` is train.epochs
+DIAGNOSED = ("fetchsgd", "true_topk")  # the methods with an error on the server
 NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 
@@ -57,6 +58,9 @@ class TrainSettings:
     cuda_graphs: bool = True  # on a GPU: off if the model decides by its data what to compute
     eval_every: float = 1.0  # epochs
     checkpoint_every: int = 100  # rounds; 0 only at the end
+    diagnose: bool = False  # whether the theorems' assumptions hold (fetchsgd.diagnose)
+    diagnose_every: int = 10  # rounds
+    diagnose_window: int = 8  # the most gradients that are summed up, I of Definition 1
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,16 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 Made = dict[Any, Task]  # tasks by what makes them
 
 
-def resolve(given: Settings, assignments: Iterable[str] = (), made: Made | None = None) -> Config:
+def resolve(
+    given: Settings,
+    assignments: Iterable[str] = (),
+    made: Made | None = None,
+    clients: int = 0,
+) -> Config:
     """Check the settings and fill in what is not given. Loads the task's data.
 
     With `made`, a task that is in it is not made again, and one that is not is put there.
+    `clients`: how many there are, where the task of a real client holds nobody else's data.
     """
     for section in given:
         if section not in SECTIONS:
@@ -159,7 +169,7 @@ def resolve(given: Settings, assignments: Iterable[str] = (), made: Made | None 
     seed = _typed("train.seed", given.get("train", {}).get("seed", TrainSettings.seed), int)
     _require(0 <= seed < 2**63, "train.seed must be from 0 to 2^63 - 1", seed)
     task_given = {k: v for k, v in given.get("task", {}).items() if k != "name"}
-    _refuse_unknown({"task": task_given}, known)
+    refuse_unknown({"task": task_given}, known)
     chosen = {k: _like(f"task.{k}", v, options[k]) for k, v in task_given.items()}
     made, key = ({} if made is None else made), (function, seed, *sorted(chosen.items()))
     if key not in made:
@@ -169,10 +179,10 @@ def resolve(given: Settings, assignments: Iterable[str] = (), made: Made | None 
             raise UserError(str(error)) from error
     task = made[key]
     layered = merge(known, _preset(task, method), given)
-    _refuse_unknown(layered, known)
+    refuse_unknown(layered, known)
     layered["task"]["name"] = str(given.get("task", {}).get("name", "digits"))
     layered["method"]["name"] = method
-    return _build(layered, task, method)
+    return _build(layered, task, method, clients or task.train.num_clients)
 
 
 def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
@@ -220,7 +230,8 @@ def _preset(task: Task, method: str) -> Settings:
     return merge(preset, {"method": for_method}, sections)
 
 
-def _refuse_unknown(given: Settings, known: Settings) -> None:
+def refuse_unknown(given: Settings, known: Settings) -> None:
+    """The sentence for a setting that there is not."""
     for section, values in given.items():
         for key in values:
             if key not in known[section]:
@@ -228,14 +239,14 @@ def _refuse_unknown(given: Settings, known: Settings) -> None:
                 raise UserError(f"there is no setting {section}.{key}{hint}")
 
 
-def _build(settings: Settings, task: Task, method: str) -> Config:
+def _build(settings: Settings, task: Task, method: str, clients: int) -> Config:
     for section, kind in KINDS_OF_SECTIONS.items():
-        _check_types(section, settings[section], kind)
+        check_types(section, settings[section], kind)
     options = {k: v for k, v in settings["method"].items() if k != "name"}
     missing = [key for key, value in options.items() if value is None]
     if missing:
         raise UserError(f"method.{missing[0]} must be given: {method} has no default for it")
-    _check_types("method", options, METHODS[method])
+    check_types("method", options, METHODS[method])
     settings["method"].update(options)
     train = TrainSettings(**settings["train"])
     if not train.baseline_epochs:
@@ -246,11 +257,12 @@ def _build(settings: Settings, task: Task, method: str) -> Config:
         Schedule(**settings["schedule"]), LocalWork(**settings["local"]),
         UploadSettings(**settings["upload"]), DownloadSettings(**settings["download"]),
     )  # fmt: skip
-    _check_ranges(config)
+    _check_ranges(config, clients)
     return config
 
 
-def _check_types(section: str, values: dict[str, Any], kind: type) -> None:
+def check_types(section: str, values: dict[str, Any], kind: type) -> None:
+    """Turn the values into the types of that dataclass, or a sentence."""
     hints = get_type_hints(kind)
     for key, value in values.items():
         values[key] = _typed(f"{section}.{key}", value, hints[key])
@@ -285,7 +297,7 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
     raise UserError(f"{name} must be {names.get(wanted, wanted.__name__)}, got {value!r}")
 
 
-def _check_ranges(config: Config) -> None:
+def _check_ranges(config: Config, clients: int) -> None:
     train, schedule, local = config.train, config.schedule, config.local
     _require(train.epochs > 0, "train.epochs must be above 0", train.epochs)
     _require(
@@ -298,7 +310,14 @@ def _check_ranges(config: Config) -> None:
         "train.checkpoint_every must be at least 0",
         train.checkpoint_every,
     )
-    clients = config.task.train.num_clients
+    for key in ("diagnose_every", "diagnose_window"):
+        value = getattr(train, key)
+        _require(value >= 1, f"train.{key} must be at least 1", value)
+    _require(
+        not train.diagnose or config.method in DIAGNOSED,
+        f"train.diagnose looks at the server's error, which only {' and '.join(DIAGNOSED)} have",
+        config.method,
+    )
     _require(
         1 <= train.clients_per_round <= clients,
         f"train.clients_per_round must be from 1 to the task's {clients} clients",

@@ -7,8 +7,16 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise"]
-PURPOSES: tuple[Purpose, ...] = ("weights", "split", "cohort", "augment", "local", "quantise")
+Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise", "spare"]
+PURPOSES: tuple[Purpose, ...] = (
+    "weights",
+    "split",
+    "cohort",
+    "augment",
+    "local",
+    "quantise",
+    "spare",
+)
 
 
 def number(seed: int, purpose: Purpose, step: int = 0) -> int:

@@ -73,11 +73,19 @@ def train_rounds(
         ledger = training.ledger
         ledger.download(cohort, t, training.position)  # line 6
         merged = clients(training.weights, cohort, rate, t, training.memory)  # lines 5 to 10
-        ledger.upload(merged.numbers_up, merged.bytes_up)
         step = rate if server_rate is None else server_rate
-        deliver = grid.deliver(training.position)
-        update, state = method.step(merged.mean, training.state, step, deliver)  # lines 11 to 14
-        position = grid.move(training.position, update)  # line 15
-        ledger.update(update, t + 1)
-        training = Training(t + 1, position, state, ledger, training.memory)
+        training = after_round(training, merged, step, method, grid)
         yield training, merged
+
+
+def after_round(
+    training: Training, merged: Merged, rate: float, method: Method, grid: Grid
+) -> Training:
+    """The server's part of a round, once it has what the cohort sent."""
+    ledger = training.ledger
+    ledger.upload(merged.numbers_up, merged.bytes_up)
+    deliver = grid.deliver(training.position)
+    update, state = method.step(merged.mean, training.state, rate, deliver)  # lines 11 to 14
+    position = grid.move(training.position, update)  # line 15
+    ledger.update(update, training.round + 1)
+    return Training(training.round + 1, position, state, ledger, training.memory)

@@ -14,7 +14,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.randomness import number
-from fetchsgd.wire import QuantisedRows, quantise_rows, round_to_bfloat16
+from fetchsgd.wire import Floats, QuantisedRows, Values, quantise_rows, round_to_bfloat16
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes, quantised_bytes
 
 
@@ -41,6 +41,14 @@ class Upload:
             return weights @ self._floats(rows, clients, round), self.float_bytes(*rows.shape)
         sent = self._quantised(rows, clients, round)
         return sent.weighted_sum(weights), self._quantised_bytes(sent)
+
+    def write(self, cells: Float32[Tensor, " count"], client: int, round: int) -> Values:
+        """One client's numbers as it sends them."""
+        clients = torch.tensor([client], device=cells.device)
+        if self.bits < 16:
+            return self._quantised(cells[None], clients, round).row(0)
+        floats = self._floats(cells[None], clients, round)[0]
+        return Floats(floats if self.is_exact else floats.bfloat16())
 
     def send_chosen(
         self,

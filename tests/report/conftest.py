@@ -237,6 +237,31 @@ def make_run(tmp_path: Path):
     return make
 
 
+@pytest.fixture
+def diagnose():
+    """Let a run folder hold what was measured, falling from line to line; None is as for NaN."""
+
+    def add(folder: Path, **names) -> None:
+        path = folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for index, line in enumerate(lines[1:], 1):
+            line |= {f"diagnose_{name}": value and value / index for name, value in names.items()}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return add
+
+
+@pytest.fixture
+def diagnosed_runs(make_run, diagnose, tmp_path: Path) -> Path:
+    """One run with all quantities, one with one of them, one without."""
+    from fetchsgd.report.diagnostics import QUANTITIES
+
+    diagnose(make_run("all"), **dict.fromkeys(QUANTITIES, 0.5))
+    diagnose(make_run("two", options={"k": 9}), heaviest_share=0.25, contraction=None)
+    make_run("none", method="uncompressed")
+    return tmp_path / "runs"
+
+
 @pytest.fixture(scope="session")
 def report(study: Path, tmp_path_factory: pytest.TempPathFactory):
     """The report on the study, written once for all tests that look at it."""

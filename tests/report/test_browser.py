@@ -211,6 +211,23 @@ def test_old_runs_are_absent_on_the_wire_and_there_as_the_paper_counts(page, mak
         assert ", new, " in run.get_attribute("aria-label")
 
 
+def test_each_diagnostic_has_a_figure_with_the_runs_that_have_it(page, diagnosed_runs, tmp_path):
+    from fetchsgd.report import write_report
+
+    write_report([diagnosed_runs], tmp_path / "report.html", figures=False)
+    page.get((tmp_path / "report.html").as_uri())
+    charts = ("curves", "heaviest_share", "contraction")
+    assert [len(find(page, f"[data-chart='{chart}'] .run")) for chart in charts] == [3, 2, 1]
+    find(page, "[data-switch='x'] [data-value='epoch']")[0].click()
+    titles = [text.text for text in find(page, "[data-chart='heaviest_share'] text")]
+    assert {"Share of |q|²", "Epochs"} <= {*titles}
+    clips = page.execute_script(
+        "return [...document.querySelectorAll('clipPath')].map((clip) => clip.id)"
+    )
+    assert len(clips) == len(set(clips)) == 7
+    assert "NaN" not in page.execute_script("return document.querySelector('main').innerHTML")
+
+
 def test_the_table_fits_a_screen_of_1200_pixels(page, report):
     size = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

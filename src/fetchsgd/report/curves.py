@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,7 +22,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """The metric of runs that differ in their seed, where all of them were evaluated."""
+    """A curve of runs that differ in their seed, where all of them were measured."""
 
     round: list[int]
     bytes: list[float | None]  # None where a run was not counted
@@ -41,16 +41,20 @@ def metric_curve(run: Run, limit: int = 200) -> Curve:
 def loss_curve(run: Run, limit: int = 200) -> Curve:
     """The training loss; if there are too many lines, the means of as many neighbours as needed."""
     points = [(line, line.train_loss) for line in run.curve if line.train_loss is not None]
-    step = -(-len(points) // limit) or 1
-    groups = [points[start : start + step] for start in range(0, len(points), step)]
-    # Divided before they are added: losses that diverge may be near the largest float.
-    means = [sum(loss / len(group) for _, loss in group) for group in groups]
-    return _curve([(group[-1][0], mean) for group, mean in zip(groups, means, strict=True)])
+    return _curve(_thinned(points, limit))
 
 
-def mean_curve(runs: Sequence[Run], count: str) -> MeanCurve:
+def diagnostic_curve(run: Run, name: str, limit: int = 200) -> Curve:
+    """The same for what was measured beside training."""
+    lines = [line for line in run.curve if name in line.diagnostics]
+    return _curve(_thinned([(line, line.diagnostics[name]) for line in lines], limit))
+
+
+def mean_curve(
+    runs: Sequence[Run], count: str, curve_of: Callable[[Run], Curve] = metric_curve
+) -> MeanCurve:
     """The mean of the metric, of the bytes sent by this count, and the range of the metric."""
-    curves = [metric_curve(run) for run in runs]
+    curves = [curve_of(run) for run in runs]
     places = [{number: place for place, number in enumerate(curve.round)} for curve in curves]
     rounds = [number for number in curves[0].round if all(number in own for own in places)]
     rows = [[own[number] for own in places] for number in rounds]  # a place in each curve
@@ -72,12 +76,24 @@ def mean_curve(runs: Sequence[Run], count: str) -> MeanCurve:
     )
 
 
+Point = tuple[Measurement, float]
+
+
+def _thinned(points: Sequence[Point], limit: int) -> list[Point]:
+    """The means of as many neighbours as needed."""
+    step = -(-len(points) // limit) or 1
+    groups = [points[start : start + step] for start in range(0, len(points), step)]
+    # Divided before they are added: losses that diverge may be near the largest float.
+    means = [sum(number / len(group) for _, number in group) for group in groups]
+    return [(group[-1][0], mean) for group, mean in zip(groups, means, strict=True)]
+
+
 def _mean_or_none(numbers: Sequence[int | None], needed: int) -> float | None:
     known = [number for number in numbers if number is not None]
     return fmean(known) if len(known) == needed else None
 
 
-def _curve(points: Sequence[tuple[Measurement, float]]) -> Curve:
+def _curve(points: Sequence[Point]) -> Curve:
     lines = [line for line, _ in points]
     return Curve(
         round=[line.round for line in lines],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fetchsgd.report import text
-from fetchsgd.report.curves import Curve, loss_curve, metric_curve
+from fetchsgd.report.curves import Curve, diagnostic_curve, loss_curve, metric_curve
 from fetchsgd.report.details import group_details, group_name, group_status, run_details
+from fetchsgd.report.diagnostics import QUANTITIES, measured_in
 from fetchsgd.report.runs import Run
 from fetchsgd.report.seeds import Group
 from fetchsgd.report.series import Series
@@ -58,6 +59,10 @@ def _task(task: Task) -> dict[str, Any]:
         "series": [series.key for series in task.series],
         "count": task.count,
         "counted": {count: text.COUNTED[count] for count in task.counts},
+        "diagnostics": {
+            name: {"title": quantity.title, "axis": quantity.axis}
+            for name, quantity in measured_in(task.runs).items()
+        },
         "groups": [
             _group(group, task, telling[group.series.method], front) for group, front in groups
         ],
@@ -101,8 +106,16 @@ def _run(
             for count in task.counts
         },
         "details": run_details(run, task, telling),
-        "curves": {"metric": _rounded(metric_curve(run)), "loss": _rounded(loss_curve(run))},
+        "curves": {name: _rounded(curve) for name, curve in _curves(run)},
     }
+
+
+def _curves(run: Run) -> Iterator[tuple[str, Curve]]:
+    yield from (("metric", metric_curve(run)), ("loss", loss_curve(run)))
+    for name in QUANTITIES:
+        curve = diagnostic_curve(run, name)
+        if curve.y:
+            yield name, curve
 
 
 def _rounded(curve: Curve) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -32,24 +32,9 @@ def curves(task: Task) -> Figure:
     """A curve for the mean of each group; what is not in front is faint."""
     figure = Figure(figsize=(9, 3.9), layout="constrained")
     by_round, by_bytes = figure.subplots(1, 2, sharey=True)
-    styles = series_styles(task.series)
-    front = task.in_front("overall", task.count)
-    for index, group in enumerate(task.groups):
-        averaged = group.drawn("overall", task.count)
-        lines = [averaged] if averaged else []
-        lines += [[run] for run in group.runs if run not in averaged]
-        for runs in lines:
-            strong = index in front and runs is averaged
-            _curve(by_round, by_bytes, task, runs, styles[group.series], strong)
-    for style in styles.values():
-        by_round.plot(
-            [],
-            [],
-            color=style.look.light,
-            linestyle=linestyle(style),
-            label=literal(style.label),
-            **marker(style, 5),
-        )
+    for runs, style, strong in lines_of(task):
+        _curve(by_round, by_bytes, task, runs, style, strong)
+    legend_entries(by_round, series_styles(task.series).values())
     quality_axis(by_round, task)
     log_axis(by_bytes, lambda number: text.size(round(number)), inches=4.1)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -59,6 +44,31 @@ def curves(task: Task) -> Figure:
         grid(axes)
     finish(figure, by_round, task, curves_note(task))
     return figure
+
+
+def lines_of(task: Task) -> Iterator[tuple[Sequence[Run], Style, bool]]:
+    """What is one line each: seeds that are averaged, or a run; and whether it is strong."""
+    styles = series_styles(task.series)
+    front = task.in_front("overall", task.count)
+    for index, group in enumerate(task.groups):
+        averaged = group.drawn("overall", task.count)
+        lines = [averaged] if averaged else []
+        lines += [[run] for run in group.runs if run not in averaged]
+        for runs in lines:
+            yield runs, styles[group.series], index in front and runs is averaged
+
+
+def legend_entries(axes: Axes, styles: Iterable[Style]) -> None:
+    """A line of no points for each series."""
+    for style in styles:
+        axes.plot(
+            [],
+            [],
+            color=style.look.light,
+            linestyle=linestyle(style),
+            label=literal(style.label),
+            **marker(style, 5),
+        )
 
 
 def _curve(
@@ -71,7 +81,7 @@ def _curve(
 ) -> None:
     """One run, or the mean of its seeds with a shade from the worst to the best."""
     curve = mean_curve(runs, task.count)
-    line, end = _looks(style, strong)
+    line, end = looks(style, strong)
     calm = any(run.status != DIVERGED for run in task.runs)
     for axes, xs in ((by_round, curve.round), (by_bytes, curve.bytes)):
         # What was measured before anything was sent has no place on a logarithmic axis, and what
@@ -92,7 +102,7 @@ def _curve(
             axes.fill_between(x, low, high, color=style.look.light, alpha=0.15, linewidth=0)
 
 
-def _looks(style: Style, strong: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def looks(style: Style, strong: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """How a curve looks, and the marker at its end."""
     both = {
         "color": style.look.light,

@@ -8,7 +8,9 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from fetchsgd.report import text
+from fetchsgd.report.diagnostics import measured_in
 from fetchsgd.report.figure_curves import curves
+from fetchsgd.report.figure_diagnostics import diagnostics
 from fetchsgd.report.figure_scatter import frontiers, scatter
 from fetchsgd.report.tasks import Task
 from fetchsgd.report.traffic import KINDS
@@ -17,7 +19,8 @@ from fetchsgd.report.traffic import KINDS
 def write_figures(task: Task, stem: Path) -> list[Path]:
     """Write `<stem>-upload.png` and so on, and say what was written.
 
-    A count that no run knows has no figures, and frontiers need runs of both sorts.
+    A count that no run knows has no figures, frontiers need runs of both sorts, and diagnostics
+    runs that were diagnosed.
     """
     written = []
     with matplotlib.rc_context({"font.size": 9, "pdf.fonttype": 42}):
@@ -26,6 +29,8 @@ def write_figures(task: Task, stem: Path) -> list[Path]:
                 figure = scatter(task, kind, count)
                 written += _save(figure, stem, text.figure_name(kind, count))
         written += _save(curves(task), stem, "curves")
+        if measured_in(task.runs):
+            written += _save(diagnostics(task), stem, "diagnostics")
         if task.has_both_sorts:
             written += _save(frontiers(task), stem, "frontiers")
     return written

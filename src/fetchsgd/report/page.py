@@ -9,6 +9,7 @@ from string import Template
 
 from fetchsgd.report import text
 from fetchsgd.report.data import page_json
+from fetchsgd.report.page_diagnostics import diagnostics_html
 from fetchsgd.report.page_settings import settings_html
 from fetchsgd.report.page_table import table_html
 from fetchsgd.report.runs import STATUSES, Run
@@ -118,6 +119,7 @@ def _section(index: int, task: Task, styles: Mapping[Series, Style], stem: str |
         scatters="\n".join(_scatter(kind, task, stem) for kind in KINDS),
         notes=_frontiers_note(task, stem) + _undrawn(task) + _paper_only(task),
         curve_links=_links(stem, "curves"),
+        diagnostics=diagnostics_html(task, _links(stem, "diagnostics")),
         table=table_html(task, styles),
         settings=settings_html(task, styles),
     )

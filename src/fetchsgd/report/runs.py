@@ -25,7 +25,10 @@ METRICS = {"accuracy": True, "perplexity": False}
 _NOT_TELLING = {
     *("task.name", "method.name", "train.seed"),
     *("train.device", "train.eval_every", "train.checkpoint_every"),
+    *("train.diagnose", "train.diagnose_every", "train.diagnose_window"),
 }
+
+_DIAGNOSED = "diagnose_"  # what the names of diagnostics begin with in metrics.jsonl
 
 _NOTHING_SENT = Fields("a run without metrics", {"upload_bytes": 0, "download_bytes": 0})
 
@@ -39,6 +42,7 @@ class Measurement:
     bytes_sent: Mapping[str, int]  # by clients and server together, keyed as Run.traffic
     train_loss: float | None
     metric: float | None
+    diagnostics: Mapping[str, float] = field(default_factory=dict)  # what was measured, by name
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,14 @@ def _measurement(line: Fields, metric: str | None) -> Measurement:
         bytes_sent={count: sent.bytes_sent for count, sent in traffic_so_far(line).items()},
         train_loss=line.number_if_any("train_loss"),
         metric=line.number_if_any(metric) if metric else None,
+        diagnostics=_diagnostics(line),
     )
+
+
+def _diagnostics(line: Fields) -> dict[str, float]:
+    names = [name for name in line.values if name.startswith(_DIAGNOSED)]
+    found = {name.removeprefix(_DIAGNOSED): line.number_or_null(name) for name in names}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def write_report(sources: Iterable[Path], out: Path, figures: bool = True) -> Re
 
     With `figures`, which needs matplotlib, each task's figures are written beside the page as PNG
     and PDF: `<stem of out>-<task>-upload.png`, and so on for download, overall and curves; those
-    of compression once more as the paper counts, `-upload-paper.png`; and `-frontiers.png`, where
-    runs as in the paper can be compared with low-bit ones.
+    of compression once more as the paper counts, `-upload-paper.png`; `-frontiers.png`, where runs
+    as in the paper can be compared with low-bit ones; and `-diagnostics.png`, where runs have any.
     """
     runs = find_runs([Path(source) for source in sources])
     tasks = group_by_task(runs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from fetchsgd.methods import Memory, State
 from fetchsgd.rounds import Training
 
 FILE = "checkpoint.safetensors"
+DIAGNOSIS = "diagnosis."  # names of what is no part of the training
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -46,10 +47,14 @@ class CheckpointWriter:
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.writing: Future[None] | None = None
 
-    def save(self, training: Training, seconds: float) -> None:
+    def save(
+        self, training: Training, seconds: float, diagnosis: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.wait()
         about = {"round": str(training.round), "seconds": repr(seconds)}
-        state = {name: part.detach().to("cpu", copy=True) for name, part in parts_of(training)}
+        parts = dict(parts_of(training))
+        parts |= {f"{DIAGNOSIS}{name}": part for name, part in (diagnosis or {}).items()}
+        state = {name: part.detach().to("cpu", copy=True) for name, part in parts.items()}
         self.writing = self.thread.submit(self._write, state, about)
 
     def _write(self, state: dict[str, Tensor], about: dict[str, str]) -> None:
@@ -106,3 +111,10 @@ def load_checkpoint(
         return training, float(about["seconds"])
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
+
+
+def load_diagnosis(folder: Path, device: torch.device) -> dict[str, Tensor]:
+    """What was saved beside the training, of a checkpoint that `load_checkpoint` has read."""
+    with safe_open(folder / FILE, "pt", device=str(device)) as file:
+        names = [name for name in file.keys() if name.startswith(DIAGNOSIS)]  # noqa: SIM118
+        return {name.removeprefix(DIAGNOSIS): file.get_tensor(name) for name in names}

@@ -17,6 +17,7 @@ from torch import Tensor
 from fetchsgd.batches import as_images
 from fetchsgd.client import Trainer
 from fetchsgd.config import Config
+from fetchsgd.diagnose import diagnosed
 from fetchsgd.downloads import Downloads, FloatDownloads, StepDownloads
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.grids import StepGrid, make_grid
@@ -25,15 +26,9 @@ from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
 from fetchsgd.randomness import number
 from fetchsgd.rounds import Training, train_rounds
 from fetchsgd.sampling import Sampler
-from fetchsgd.simulate.checkpoint import CheckpointWriter, load_checkpoint
+from fetchsgd.simulate.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
 from fetchsgd.simulate.cohort import CohortAtWork
-from fetchsgd.simulate.environment import (
-    choose_device,
-    commit,
-    compute_dtype,
-    hardware,
-    versions,
-)
+from fetchsgd.simulate.environment import choose_device, commit, compute_dtype, hardware, versions
 from fetchsgd.simulate.folder import RunFolder
 from fetchsgd.tasks.base import cut, totals_and_counts
 from fetchsgd.upload import Upload
@@ -89,13 +84,15 @@ class Run:
         download = config.download
         self.grid = make_grid(download.grid, self.model, self.origin, download.step)
         self.method = make_method(config, self.model.dim)
+        self.diagnosis = diagnosed(self.method, config)
+        self.watched: Method = self.diagnosis or self.method
         dtype = compute_dtype(train.dtype, self.device)
         graphs = train.cuda_graphs and self.device.type == "cuda"
         rounded = train.dtype == "bfloat16_weights"
         self.trainer = Trainer(self.model, task.loss, train.weight_decay, dtype, graphs, rounded)
         data = task.train.to(self.device)
         self.clients = CohortAtWork(
-            data, self.trainer, self.method, config.local, Upload(config.upload.bits, train.seed),
+            data, self.trainer, self.watched, config.local, Upload(config.upload.bits, train.seed),
             train.averaging, train.seed, task.augment,
         )  # fmt: skip
         self.test = task.test_inputs.to(self.device), task.test_targets.to(self.device)
@@ -160,6 +157,8 @@ class Run:
                 f"cannot resume {out}: its checkpoint has {len(training.weights)} weights, "
                 f"but the model of {self.config.task.name} has {self.model.dim}"
             )
+        if found and self.diagnosis:
+            self.diagnosis.restore(load_diagnosis(out, self.device))
         folder.start(training.round)
         loop = _Loop(self, folder, seconds, watch)
         try:
@@ -217,7 +216,7 @@ class _Loop:
         run = self.run_
         server_rate = None if run.config.local.is_one_gradient else 1.0
         steps = train_rounds(
-            training, run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid,
+            training, run.rounds, run.sampler.cohort, run.rate, run.clients, run.watched, run.grid,
             server_rate,
         )  # fmt: skip
         for training, merged in steps:
@@ -229,7 +228,8 @@ class _Loop:
                 self._evaluate(training)
             every = run.config.train.checkpoint_every
             if training.round == run.rounds or (every and training.round % every == 0):
-                self.checkpoints.save(training, self.seconds)
+                diagnosis = run.diagnosis.tensors() if run.diagnosis else None
+                self.checkpoints.save(training, self.seconds, diagnosis)
         return self._finish(training, "finished")
 
     def _look(self, training: Training, loss: float) -> None:
@@ -265,6 +265,7 @@ class _Loop:
             "wire_upload_bytes": wire_up,
             "wire_download_bytes": wire_down,
             "seconds": self.seconds,
+            **(run.diagnosis.book.means() if run.diagnosis else {}),
         }
         self.losses.clear()
         self.folder.log(self.line)

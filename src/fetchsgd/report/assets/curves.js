@@ -1,4 +1,4 @@
-// Training curves: the metric or the loss against rounds, epochs or bytes.
+// Training curves: the metric, the loss or a diagnostic against rounds, epochs or bytes.
 
 const horizontal = {
   round: { title: "Rounds", words: words.plain, gap: 48 },
@@ -6,9 +6,21 @@ const horizontal = {
   bytes: { title: "Bytes sent both ways", words: words.bytes, log: true, gap: 56 },
 };
 
-function drawCurves(host, task, state) {
+// What is on the vertical axis: its title, its words, whether it may be logarithmic, and the figure's height.
+function vertical(task, y) {
+  if (y === "metric") {
+    return { name: `test ${task.metric}`, title: task.axis, words: metricWords(task), mayBeLog: !task.higherIsBetter, height: 400 };
+  }
+  if (y === "loss") return { name: "training loss", title: "Training loss", words: words.plain, mayBeLog: true, height: 400 };
+  const { title, axis } = task.diagnostics[y];
+  return { name: title, title: axis, words: words.plain, mayBeLog: true, height: 260 };
+}
+
+function drawCurves(host, task, state, y) {
+  const upright = vertical(task, y);
   const pointsOf = ({ curves }) => {
-    const curve = curves[state.y];
+    const curve = curves[y];
+    if (!curve) return [];
     // A run of an older version does not know its bytes on the wire, and has no points there.
     const xs = state.x === "bytes" ? curve.bytes[state.count] ?? [] : curve[state.x];
     const points = xs.map((x, i) => [x, curve.y[i]]);
@@ -25,15 +37,13 @@ function drawCurves(host, task, state) {
   const least = ys.reduce((a, b) => Math.min(a, b), Infinity);
   const wide = least > 0 && ys.some((y) => y > 30 * least);
   const { root, at } = frame(host, {
-    height: 400, right: host.clientWidth < 600 ? 14 : roomForNames(task),
-    description: `Training curves: ${state.y === "metric" ? `test ${task.metric}` : "training loss"}`,
+    height: upright.height, right: host.clientWidth < 600 ? 14 : roomForNames(task),
+    description: `Training curves: ${upright.name}`,
     x: { values: setting.map(([x]) => x), room: 0.02, ...horizontal[state.x],
       title: horizontal[state.x].title + counted },
-    y: { values: ys, log: wide && (state.y === "loss" || !task.higherIsBetter), room: 0.04,
-      words: state.y === "metric" ? metricWords(task) : words.plain,
-      title: state.y === "metric" ? task.axis : "Training loss" },
+    y: { values: ys, log: wide && upright.mayBeLog, room: 0.04, words: upright.words, title: upright.title },
   });
-  const clip = clipTo(root, at.box, `clip-${host.closest("[data-task]").dataset.task}`);
+  const clip = clipTo(root, at.box, `clip-${host.closest("[data-task]").dataset.task}-${host.dataset.chart}`);
   const pixels = (points) => points.map(([x, y]) => [at.x(x), at.y(y)]);
   const curve = (c) => drawCurve(c.run, strong(c), pixels(c.points), at.box, clip);
   root.append(...shown.filter((c) => !strong(c)).map(curve), ...shown.filter(strong).map(curve));

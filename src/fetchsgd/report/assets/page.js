@@ -8,7 +8,8 @@ function startTask(section, task) {
   const hosts = [...section.querySelectorAll(".chart")];
   const draw = (host) => {
     const { chart } = host.dataset;
-    const root = chart === "curves" ? drawCurves(host, task, state) : drawScatter(host, task, chart, state);
+    const curves = { curves: state.y, ...Object.fromEntries(Object.keys(task.diagnostics).map((name) => [name, name])) };
+    const root = chart in curves ? drawCurves(host, task, state, curves[chart]) : drawScatter(host, task, chart, state);
     for (const part of root.querySelectorAll("[data-series]")) {
       part.classList.toggle("off", state.hidden.has(part.dataset.series));
     }

@@ -1,0 +1,189 @@
+"""`Diagnosed`: a method that is looked at while it trains."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from fetchsgd.diagnose.notebook import Notebook
+from fetchsgd.diagnose.shadow import Shadow
+from fetchsgd.diagnose.sliding import SlidingSums
+from fetchsgd.diagnose.spaces import Dense, Scalar, Sketched, Space, energy
+from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.methods import FetchSGD, State, TrueTopK
+from fetchsgd.methods.base import flatten
+from fetchsgd.sketch import CountSketch, Table
+from fetchsgd.vector import SparseVector
+
+RARE = 4  # so many measurements to one of what needs walks over the estimates of several rows
+SAMPLE = 1024  # coordinates whose estimates are compared with what they estimate
+
+
+class Diagnosed:
+    """Does what the method does, to the bit, and takes notes that never make the host wait.
+
+    every: measure in every so manieth round. window: I of Definition 1; sums of gradients are
+        measured whenever a multiple of `every` is over that is no shorter than the window, and
+        four times as rarely where that takes long.
+    exact: carry dense momentum and error beside FetchSGD's. The vectors that `compress` sees in a
+        round must then add up to the mean: not client by client, nor scaled afterwards.
+    """
+
+    linear: ClassVar[bool] = True
+
+    def __init__(
+        self, method: FetchSGD | TrueTopK, every: int = 10, window: int = 8, exact: bool = True
+    ) -> None:
+        self.method, self.every, self.round = method, every, 0
+        self.dim, self.momentum = method.dim, method.momentum
+        self.book = Notebook()
+        self.sketch = method.sketch if isinstance(method, FetchSGD) else None
+        self.exact = exact and self.sketch is not None
+        self.space: Space = Dense()
+        pause = every
+        if self.sketch is not None and not exact:
+            self.space = Sketched(self.sketch)
+            # To walk over the estimates of several rows may take as long as a small gradient.
+            pause *= RARE if self.sketch.rows > 1 else 1
+        self.sums = SlidingSums(window, pause * -(-window // pause))
+        # A sliding window has many errors, and so no q^t.
+        self.has_q = not isinstance(method, FetchSGD) or method.error == "vanilla"
+        self.shadow: Shadow | None = None
+        self.gradient: Tensor | None = None  # of this round, as far as it has been compressed
+        self.has_compared = False  # estimates with the truth, in this round
+
+    @property
+    def notes(self) -> list[str]:
+        return self.method.notes
+
+    @property
+    def numbers_up(self) -> int:
+        return self.method.numbers_up
+
+    def init(self, device: torch.device) -> State:
+        return self.method.init(device)
+
+    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
+        sent = self.method.compress(vectors)
+        compares = self._measures and self.sketch is not None and not self.has_compared
+        if not self.exact and not compares:
+            return sent
+        whole = vectors[0].flatten() if is_single(vectors) else flatten(vectors)
+        if self.exact:
+            assert whole.ndim == 1, "clients one by one say nothing of their mean"
+            self.gradient = whole if self.gradient is None else self.gradient + whole
+        if compares and self.sketch is not None:
+            # Where clients are sketched one by one, the first of them stands for all.
+            vector, table = (whole, sent) if whole.ndim == 1 else (whole[0], sent[0])
+            self.book.note("estimation_error", estimation_error(self.sketch, vector, table))
+            self.has_compared = True
+        return sent
+
+    def step(
+        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
+    ) -> tuple[Update, State]:
+        wanted: list[Update] = []
+
+        def watched(update: Update) -> Update:
+            wanted.append(update)
+            return deliver(update)
+
+        # Methods treat `exactly` in a way of its own, so that one is not wrapped.
+        inner = exactly if deliver is exactly else watched
+        update, after = self.method.step(mean, state, rate, inner)
+        found = wanted[0] if wanted else update
+        assert isinstance(found, SparseVector)
+        assert isinstance(update, SparseVector)
+        self._look(mean, state, after, self._rates(rate), found, update)
+        return update, after
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold for a resumed run to go on with the same numbers."""
+        kept = {f"sum.{length}": total for length, total in self.sums.sums.items()}
+        if self.shadow is not None:
+            kept |= {"momentum": self.shadow.momentum, "error": self.shadow.error}
+        return {"round": torch.tensor(self.round), **kept}
+
+    def restore(self, kept: dict[str, Tensor]) -> None:
+        """Go on from what `tensors` has returned."""
+        self.round = int(kept["round"])
+        sums = {name: part for name, part in kept.items() if name.startswith("sum.")}
+        self.sums.sums = {int(name[4:]): part for name, part in sums.items()}
+        if isinstance(self.method, FetchSGD) and "error" in kept:
+            self.shadow = Shadow(self.method, kept["momentum"], kept["error"])
+
+    @property
+    def _measures(self) -> bool:
+        return (self.round + 1) % self.every == 0
+
+    def _rates(self, rate: float) -> tuple[float, float]:
+        """The rate in front of the momentum, and the rate at the update."""
+        outside = isinstance(self.method, FetchSGD) and self.method.lr_position == "outside"
+        return (1.0, rate) if outside else (rate, 1.0)
+
+    def _look(
+        self,
+        mean: Tensor,
+        state: State,
+        after: State,
+        rates: tuple[float, float],
+        found: SparseVector,
+        given: SparseVector,
+    ) -> None:
+        """All that there is to see in a round. `found` is C(q) at the rate outside."""
+        inside, outside = rates
+        back = 1 / outside if outside else 0.0
+        is_exact, found = given is found, found * back
+        given = found if is_exact else given * back
+        shadow = self._follow(inside)
+        if self._measures:
+            momentum = self.momentum * state.momentum + mean  # u, line 11
+            if self.method.mask_momentum:
+                self.book.note("masked_share", 1 - energy(after.momentum) / energy(momentum))
+            if self.has_q:
+                q = inside * momentum + state.error  # line 12
+                self.book.note("error_left", energy(after.error) / energy(q))
+                q = q if shadow is None else shadow.error
+                self.book.note("heaviest_share", self.space.heaviest_share(q, found))
+                self.book.note("contraction", self.space.contraction(q, found))
+        if shadow is not None:
+            shadow.remove(found, given)
+        self.round += 1
+        sums = self.sums.add(mean if self.gradient is None else self.gradient, self.round)
+        if sums:
+            shares = [self.space.heaviest_share(total) for total in sums]
+            self.book.note("sliding_share", torch.stack(shares).amax())
+        self.gradient, self.has_compared = None, False
+
+    def _follow(self, inside: float) -> Shadow | None:
+        """The shadow with this round's gradient in it, if there is one."""
+        if not self.exact or not self.has_q:
+            return None
+        assert self.gradient is not None
+        if self.shadow is None and isinstance(self.method, FetchSGD):
+            self.shadow = Shadow.new(self.method, self.gradient.device)
+        assert self.shadow is not None
+        self.shadow.add(self.gradient, inside)
+        return self.shadow
+
+
+def is_single(vectors: Tensor | list[Tensor]) -> bool:
+    """One piece, as gradients are on a GPU: that needs no copy."""
+    return isinstance(vectors, list) and len(vectors) == 1
+
+
+def estimation_error(sketch: CountSketch, vector: Float32[Tensor, " dim"], table: Table) -> Scalar:
+    """The root mean square of U(table) - vector over a sample of coordinates, over |vector|."""
+    at = sampled(sketch.dim, vector.device)
+    errors = sketch._on_table(table).query(table.contiguous(), at) - vector[at]
+    return (errors.square().mean() / energy(vector)).sqrt()
+
+
+@lru_cache(maxsize=4)
+def sampled(dim: int, device: torch.device) -> Int64[Tensor, " n"]:
+    """The same coordinates in every round and every run."""
+    return torch.randint(dim, (SAMPLE,), generator=torch.Generator().manual_seed(0)).to(device)

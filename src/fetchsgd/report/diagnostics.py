@@ -1,0 +1,62 @@
+"""The diagnostics of a run (fetchsgd.diagnose) in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fetchsgd.report.runs import Run
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a figure of it is called, what its axis says, and what it means."""
+
+    title: str
+    axis: str
+    meaning: str
+
+
+QUANTITIES = {
+    "heaviest_share": Quantity(
+        "Heaviest coordinate of q",
+        "Share of |q|²",
+        "The largest q_i² of what is unsketched, q = η(ρu + g) + e, over |q|². Theorem 1 assumes "
+        "that it never falls below some τ.",
+    ),
+    "contraction": Quantity(
+        "Contraction by top-k",
+        "|q − C(q)|² over |q|²",
+        "How much of q is left after C = Top-k(U(S(q))). Theorem 1 wants 1 − τ at most. Above 1, "
+        "as with a single row, C is no contraction, and clearing cells must make up for it.",
+    ),
+    "error_left": Quantity(
+        "Error left after a round",
+        "|e|² over |q|²",
+        "How much of q goes into the next round, measured where the method keeps it: with "
+        "FetchSGD in the sketch.",
+    ),
+    "sliding_share": Quantity(
+        "Heaviest coordinate of sums of gradients",
+        "Share of the squared norm",
+        "The largest share that one coordinate has in the sum of the last 1, 2, 4, ... gradients, "
+        "up to train.diagnose_window. Theorem 2 assumes heavy coordinates there.",
+    ),
+    "masked_share": Quantity(
+        "Momentum lost to masking",
+        "Share of |u|²",
+        "How much of the momentum is cleared together with what was sent.",
+    ),
+    "estimation_error": Quantity(
+        "Error of estimates",
+        "Root mean square over |g|",
+        "How far estimates of the gradient are off, over a sample of coordinates. With one row "
+        "1/√cols is to be expected.",
+    ),
+}
+
+
+def measured_in(runs: Iterable[Run]) -> dict[str, Quantity]:
+    """Those that at least one of the runs has measured."""
+    names = {name for run in runs for line in run.curve for name in line.diagnostics}
+    return {name: quantity for name, quantity in QUANTITIES.items() if name in names}
