@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-gpu fuzz lint format bench bench-rivals clean
+.PHONY: setup demo demo-federated test test-federation test-gpu fuzz lint format bench bench-rivals clean
 
 setup: $(READY)
 
@@ -66,5 +66,18 @@ bench-rivals: .venv-rivals/.ready
 	.venv-rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt --editable .
 	@touch $@
 
+# A real federation on this machine, in an environment of its own: Flower wants other versions.
+demo-federated: .venv-flower/.ready
+	.venv-flower/bin/python -m fetchsgd.flower.demo --out runs/demo-federated
+
+test-federation: .venv-flower/.ready
+	.venv-flower/bin/python -m pytest tests/flower -m "federation or not federation"
+
+.venv-flower/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --quiet --constraint constraints-flower.txt \
+		--editable ".[sim,flower]" hypothesis pytest
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-rivals build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-flower .venv-rivals build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -61,7 +61,7 @@ class GraphedGradient:
         kept_weights = weights.clone()
         kept = Batch(*(part.clone() for part in tensors_of(batch)))
         # What libraries do on their first calls, such as choosing algorithms, must stay outside.
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS if not self.recorded else 1):

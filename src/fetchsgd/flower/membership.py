@@ -1,0 +1,72 @@
+"""Which node is which client, and who is asked in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fetchsgd.randomness import numpy_generator
+from fetchsgd.sampling import Sampler
+
+
+class Membership:
+    """Nodes that are there. A node says which client it is; of two that say the same, the last.
+
+    A SuperNode that restarts without a key comes back as another node, while its former self still
+    counts as present for a while: so the last one it must be.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+        self.client_of: dict[int, int] = {}  # node -> client
+        self.node_of: dict[int, int] = {}  # client -> node
+        self.greeted: set[int] = set()  # nodes that were asked who they are, or have said so
+
+    def seen(self, nodes: Iterable[int]) -> tuple[list[int], list[int]]:
+        """These are connected: those to greet, and the clients that have left."""
+        present = set(nodes)
+        left = []
+        for node in [node for node in self.client_of if node not in present]:
+            client = self.client_of.pop(node)
+            if self.node_of.get(client) == node:
+                del self.node_of[client]
+                left.append(client)
+        self.greeted &= present
+        new = sorted(present - self.greeted)
+        self.greeted |= present
+        return new, left
+
+    def introduce(self, node: int, client: int) -> bool:
+        """The node is that client; False where no such client can be."""
+        if not 0 <= client < self.num_clients:
+            return False
+        before = self.node_of.get(client)
+        if before is not None:
+            self.client_of.pop(before, None)
+        self.client_of[node] = client
+        self.node_of[client] = node
+        return True
+
+    def forget(self, node: int) -> None:
+        """It did not say who it is: greet it again when it is seen next."""
+        self.greeted.discard(node)
+
+    @property
+    def clients(self) -> set[int]:
+        return set(self.node_of)
+
+
+def how_many(per_round: int, oversample: float) -> int:
+    """Clients to ask, so that enough of them reply in time."""
+    return math.ceil(per_round * oversample - 1e-9)
+
+
+def order_of_asking(sampler: Sampler, round: int) -> list[int]:
+    """All clients: first the round's own, as in simulation, then the others as spares.
+
+    It depends on seed and round alone; who is not there, or still busy, is passed over.
+    """
+    own: list[int] = sampler.cohort(round).tolist()
+    spares = numpy_generator(sampler.seed, "spare", round).permutation(sampler.num_clients)
+    taken = set(own)
+    return own + [int(client) for client in spares if int(client) not in taken]

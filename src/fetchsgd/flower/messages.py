@@ -1,0 +1,70 @@
+"""What server and client tell each other, as plain values; protocol.py puts them into messages.
+
+    server -> client   Work       the update to the version of a round, and what to do with it
+    client -> server   Answer     what the method sends
+                       Asks       the update did not fit: this is what I hold
+                       Hello      who I am, and what I hold
+
+Versions are counted as in the ledger: round t starts from version t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class Content:
+    """What one of them tells the other."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Work(Content):
+    """Bring your weights to version `round` with the payload, a SparseUpdate, and train."""
+
+    kind: ClassVar[str] = "work"
+    digest: str  # of settings and initial weights
+    lineage: str  # of the run: version numbers of another one mean something else
+    round: int
+    client: int
+    rate: float  # learning rate
+    checksum: int  # of the weights of that version
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Answer(Content):
+    """What a client sends (Algorithm 1, line 8)."""
+
+    kind: ClassVar[str] = "answer"
+    digest: str
+    lineage: str
+    round: int
+    client: int
+    examples: int
+    loss: float  # before the round
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Asks(Content):
+    """The update does not fit what the client holds: it wants one that begins at `held`."""
+
+    kind: ClassVar[str] = "asks"
+    digest: str
+    lineage: str
+    round: int
+    client: int
+    held: int
+
+
+@dataclass(frozen=True)
+class Hello(Content):
+    """A node introduces itself; `held` is 0 where it holds nothing."""
+
+    kind: ClassVar[str] = "hello"
+    lineage: str
+    client: int
+    held: int

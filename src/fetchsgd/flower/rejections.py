@@ -1,0 +1,26 @@
+"""What the server does not accept. Every reason is a counter of the run's metrics."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Reason = Literal[
+    "header",  # not a message of this protocol
+    "settings",  # another method, seed or model, or other initial weights
+    "round",  # of another round, or of another client than the one that was asked
+    "undecodable",  # its payload is not in the wire format
+    "shape",  # another kind of payload, or of another size
+    "seed",  # a sketch with another hash
+    "not_finite",
+    "norm",  # far longer than anything honest
+    "examples",  # a number of examples that cannot be
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+class RejectedError(Exception):
+    """A reply that is not accepted: the reason, and a sentence for the log."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason: Reason = reason

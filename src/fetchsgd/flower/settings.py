@@ -1,0 +1,95 @@
+"""A run's settings as Flower hands them out: flat, `section.key`, the same on every machine.
+
+Flower lets `--run-config` change only keys that the app lists. The key `settings` takes all others,
+as one text: `settings = "method.k=500 local.epochs=1"`.
+
+A node's own settings (`--node-config`) change the options of its task, such as where its data is:
+`task.folder="/data"`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fetchsgd.config import Config, check_types, parse_assignments, refuse_unknown, resolve
+from fetchsgd.errors import UserError
+from fetchsgd.toml_files import Settings
+
+SECTION = "federation"
+
+
+@dataclass(frozen=True)
+class FederationSettings:
+    """The section `federation`."""
+
+    out: str = "runs/federation"  # the run folder, on the server
+    clients: int = 0  # how many there are; 0: as many as the server's task has
+    wait: float = 300.0  # seconds for nodes to appear, before a run begins and when all are gone
+    deadline: float = 120.0  # seconds for a round
+    min_replies: int = 1  # fewer at the deadline, and the round is asked for again
+    attempts: int = 3  # so often
+    oversample: float = 1.0  # ask that many times the clients of a round, and wait for those
+    max_norm: float = 1e6  # of what a client sends; longer is rejected, 0 is no limit
+    clip_norm: float = 0.0  # shorten what a client sends to this length; 0 does not
+    max_examples: int = 1_000_000  # that a client may claim, where replies count by examples
+    poll: float = 0.2  # seconds between looks for replies
+
+    def __post_init__(self) -> None:
+        least = {
+            "clients": 0, "wait": 0, "deadline": 1, "min_replies": 1, "attempts": 1,
+            "oversample": 1, "max_norm": 0, "clip_norm": 0, "max_examples": 1, "poll": 0.01,
+        }  # fmt: skip
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not bound <= value < float("inf"):
+                raise UserError(f"{SECTION}.{name} must be at least {bound:g}, got {value!r}")
+        if not self.out:
+            raise UserError(f"{SECTION}.out must name the run folder")
+
+
+def read_settings(
+    run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None
+) -> tuple[Config, FederationSettings]:
+    """Everything about a run, or a sentence. Loads the task's data."""
+    given = _sections(run_config)
+    federation, assignments = _federation(given, shlex.split(str(run_config.get("settings", ""))))
+    for name, value in (node_config or {}).items():
+        section, _, key = name.partition(".")
+        if section == "task":
+            given.setdefault("task", {})[key] = value
+    config = resolve(given, assignments, clients=federation.clients)
+    clients = federation.clients or config.task.train.num_clients
+    if federation.min_replies > config.train.clients_per_round:
+        raise UserError(
+            f"{SECTION}.min_replies must be at most train.clients_per_round = "
+            f"{config.train.clients_per_round} (of {clients} clients), got {federation.min_replies}"
+        )
+    return config, federation
+
+
+def _sections(run_config: Mapping[str, Any]) -> Settings:
+    given: Settings = {}
+    for name, value in run_config.items():
+        section, dot, key = name.partition(".")
+        if dot:
+            given.setdefault(section, {})[key] = value
+        elif name != "settings":
+            raise UserError(f"there is no setting {name!r}: settings are named section.key")
+    return given
+
+
+def _federation(given: Settings, assignments: list[str]) -> tuple[FederationSettings, list[str]]:
+    """Our own section, and the assignments of the others."""
+    known: Settings = {SECTION: {field.name: field.default for field in fields(FederationSettings)}}
+    ours = [text for text in assignments if text.startswith(f"{SECTION}.")]
+    values = given.pop(SECTION, {}) | parse_assignments(ours, known).get(SECTION, {})
+    refuse_unknown({SECTION: values}, known)
+    check_types(SECTION, values, FederationSettings)
+    return FederationSettings(**values), [text for text in assignments if text not in ours]
+
+
+def as_table(settings: FederationSettings) -> dict[str, Any]:
+    return asdict(settings)

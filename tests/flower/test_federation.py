@@ -1,0 +1,165 @@
+"""Real processes: a SuperLink, SuperNodes and runs on loopback, and what can happen to them."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
+
+from fetchsgd.flower.keys import make_keys
+from fetchsgd.flower.processes import Federation
+from fetchsgd.flower.run import FederatedRun
+from fetchsgd.flower.settings import read_settings
+from fetchsgd.report.runs import load_run
+from fetchsgd.simulate.checkpoint import FILE
+
+pytestmark = pytest.mark.federation
+
+TESTS = Path(__file__).parents[1]
+APP = Path(__file__).parent / "troubled_app"
+ENVIRONMENT = {"PYTHONPATH": str(TESTS)}
+LIMIT = 240.0
+
+
+def lines(folder):
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(condition, what, federation, seconds=LIMIT):
+    end = time.monotonic() + seconds
+    while not condition():
+        logs = federation.log("run")[-3000:]
+        assert time.monotonic() < end, f"waited in vain for {what}:\n{logs}"
+        time.sleep(0.05)
+
+
+def settings(out, clients, **more):
+    more = {name.replace("__", "."): value for name, value in more.items()}
+    return {
+        "federation.out": str(out), "federation.clients": clients,
+        "train.clients_per_round": clients, **more,
+    }  # fmt: skip
+
+
+def simulated(given, out):
+    """The same settings, seed and cohorts without Flower."""
+    config, ours = read_settings({"task.name": "tinytask:tiny", **given})
+    return FederatedRun(config, ours.clients).execute(out)
+
+
+def ended(federation, out, name="run"):
+    """The result, once the run has written it."""
+    federation.processes[name].wait(LIMIT)
+    assert (out / "result.json").exists(), federation.log(name)[-4000:]
+    return json.loads((out / "result.json").read_text())
+
+
+def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
+    """Three nodes with keys that are registered, one with a key that is not, one without."""
+    make_keys(tmp_path / "keys", ["127.0.0.1"], nodes=4)
+    out = tmp_path / "run"
+    given = settings(out, 3, upload__bits=8) | {"train.epochs": 3.0}
+    given["settings"] = f"upload.bits={given.pop('upload.bits')} download.grid=steps"
+    with Federation(tmp_path / "flower", ENVIRONMENT, tls=tmp_path / "keys") as federation:
+        for client in range(3):
+            told = federation.flwr(
+                "supernode", "register", str(tmp_path / "keys" / f"node-{client}.pub"), "here"
+            )
+            assert "registered successfully" in told, told
+        for client in range(4):
+            key = tmp_path / "keys" / f"node-{client}"
+            federation.start_node(f"node{client}", f"partition-id={client % 3}", key)
+        federation.start_node("keyless", "partition-id=0")
+        federation.start_run(APP, given)
+        result = ended(federation, out)
+        strangers = federation.log("node3") + federation.log("keyless")
+        everything = "".join(federation.log(name) for name in federation.processes)
+        names = list(federation.processes)
+        assert len(federation.pids(*names)) >= 6
+    assert not federation.pids(*names)
+    assert "Received successfully" not in strangers
+    assert result["federation"]["counts"]["joined"] == 3
+    assert result["federation"]["counts"]["replies"] == 9
+    for secret in (tmp_path / "keys").iterdir():
+        if secret.suffix not in (".pub", ".crt"):
+            assert secret.read_text().splitlines()[1] not in everything
+            assert secret.stat().st_mode & 0o077 == 0
+    expected = simulated(given, tmp_path / "simulated")
+    found, simulation = (load_file(tmp_path / n / FILE) for n in ("run", "simulated"))
+    torch.testing.assert_close(found["weights"], simulation["weights"], rtol=1e-5, atol=1e-7)
+    assert torch.equal(found["steps"], simulation["steps"])
+    assert result["wire_download_bytes"] == expected["wire_download_bytes"]
+    assert result["value"] == expected["value"]
+    assert load_run(out).status == "finished"
+
+
+def test_a_killed_node_dishonest_clients_and_a_killed_server(tmp_path):
+    """All in one federation: training ends, and every event is in the metrics."""
+    out = tmp_path / "run"
+    given = settings(out, 4) | {"train.epochs": 5.0}
+    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+        federation.start_nodes([0, 1])
+        federation.start_node("node2", 'partition-id=2 behave="random-nan"')
+        federation.start_node("node3", 'partition-id=3 behave="huge"')
+        federation.start_run(APP, given)
+        wait_for(lambda: "ROUND 2]" in federation.log("node1"), "round 2", federation)
+        federation.kill("node1")
+        federation.start_nodes([1])  # it has lost its state
+        wait_for(lambda: lines(out)[-1]["federation/lost"] == 1, "its return", federation)
+        before = lines(out)[-1]["round"]
+        assert federation.kill_server()
+        federation.kill("run")
+        assert lines(out)[-1]["round"] in (before, before + 1)
+        federation.start_run(APP, given, "again")
+        result = ended(federation, out, "again")
+    counts = result["federation"]["counts"]
+    assert result["status"] == "finished"
+    assert result["rounds"] == 5
+    assert [line["round"] for line in lines(out)] == [1, 2, 3, 4, 5]
+    assert counts["resumed"] == 1
+    assert counts["rejected_undecodable"] >= 1
+    assert counts["rejected_not_finite"] >= 1
+    assert counts["rejected_norm"] >= 2
+    assert counts["lost"] >= 1
+    assert counts["joined"] >= 4 + 4  # and its return, unless the kill came before that was saved
+    last = lines(out)[-1]
+    assert {name: last[f"federation/{name}"] for name in counts} == counts
+    clean = simulated(settings(out, 4) | {"train.epochs": 5.0}, tmp_path / "clean")
+    # Of 20 test examples: a standard deviation is 0.1, and half of the clients are no use.
+    assert result["value"] >= clean["value"] - 0.3
+    assert "is rejected in round 0 (norm)" in federation.log("run")
+    assert any(f"round {n} of 5\n" in federation.log("again") for n in (before - 1, before))
+
+
+def test_half_of_all_clients_fall_silent_and_return(tmp_path):
+    """They stand still for some rounds; back again they are late, and fetch what they missed."""
+    out = tmp_path / "run"
+    given = settings(out, 4) | {"train.clients_per_round": 2, "federation.oversample": 2.0}
+    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+        federation.start_nodes(4)
+        federation.start_run(APP, given)
+        wait_for(lambda: len(lines(out)) >= 1, "the first round", federation)
+        for name in ("node2", "node3"):
+            federation.signal(name, signal.SIGSTOP)
+        wait_for(lambda: len(lines(out)) >= 3, "rounds without them", federation)
+        for name in ("node2", "node3"):
+            federation.signal(name, signal.SIGCONT)
+        result = ended(federation, out)
+    counts = result["federation"]["counts"]
+    assert result["status"] == "finished"
+    assert counts["replies"] >= 2 * result["rounds"]
+    assert counts["silent"] >= 2
+    assert counts["lost"] == 0
+    assert counts["rejected_header"] == 0
+
+
+def test_a_mistake_in_the_settings_is_told_and_nothing_hangs(tmp_path):
+    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+        log = federation.run(APP, {"settings": "method.kk=3"}, timeout=60)
+    assert "there is no setting method.kk" in log
