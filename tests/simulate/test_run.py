@@ -97,6 +97,15 @@ def test_resumed_equals_uninterrupted(method, sets, stop_at, tmp_path):
     ]
 
 
+def test_killed_between_its_last_round_and_its_result(tmp_path):
+    """Nothing is left to train or to evaluate; the result is what it would have been."""
+    whole = make("uncompressed").execute(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    result = make("uncompressed").execute(tmp_path / "run", resume=True)
+    for key in ("value", "train_loss", "test_loss", *TRAFFIC):
+        assert result[key] == whole[key]
+
+
 def command(folder, *more):
     return [
         sys.executable, "-m", "fetchsgd", "train", "tinytask:tiny", "--out", str(folder),

@@ -179,7 +179,7 @@ def is_single(vectors: Tensor | list[Tensor]) -> bool:
 def estimation_error(sketch: CountSketch, vector: Float32[Tensor, " dim"], table: Table) -> Scalar:
     """The root mean square of U(table) - vector over a sample of coordinates, over |vector|."""
     at = sampled(sketch.dim, vector.device)
-    errors = sketch._on_table(table).query(table.contiguous(), at) - vector[at]
+    errors = sketch.query(table, at) - vector[at]
     return (errors.square().mean() / energy(vector)).sqrt()
 
 

@@ -87,7 +87,6 @@ class Shadow:
         sketch, at = self.method.sketch, found.indices
         signs = SparseVector.trusted(found.dim, at, found.values.sign())
         sent, sharing = (
-            sketch._on_table(table).query(table, at)
-            for table in (sketch.sketch(given), sketch.sketch(signs))
+            sketch.query(table, at) for table in (sketch.sketch(given), sketch.sketch(signs))
         )
         return sent != 0, rest / sharing.abs().clamp(min=1)

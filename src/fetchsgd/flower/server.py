@@ -29,7 +29,7 @@ from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.rounds import Training, after_round
 from fetchsgd.simulate.checkpoint import load_checkpoint, write_atomically
 from fetchsgd.simulate.folder import Line, RunFolder
-from fetchsgd.simulate.run import _Loop
+from fetchsgd.simulate.run import Loop
 
 log = logging.getLogger("flwr.fetchsgd")
 ABOUT = "federation.json"
@@ -96,13 +96,6 @@ class FederatedFolder(RunFolder):
         super().finish(result)
 
     @property
-    def last_line(self) -> Line | None:
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found: Line | None = json.loads(lines[-1]) if lines else None
-        return found
-
-    @property
     def lineage(self) -> str:
         """A name for this run's versions, which no other run has."""
         path = self.path / ABOUT
@@ -112,7 +105,7 @@ class FederatedFolder(RunFolder):
         return str(json.loads(path.read_text())["lineage"])
 
 
-class _FederatedLoop(_Loop):
+class _FederatedLoop(Loop):
     """The simulator's bookkeeping around rounds of real clients."""
 
     def __init__(
@@ -120,12 +113,6 @@ class _FederatedLoop(_Loop):
     ) -> None:
         super().__init__(run, folder, seconds, None)
         self.collector = collector
-        self._go_on_from(folder.last_line)
-
-    def _go_on_from(self, line: Line | None) -> None:
-        if line is not None:
-            self.line = line
-            self.metric = line.get(self.run_.config.task.metric)
 
     def run(self, training: Training) -> dict[str, Any]:
         run = self.run_

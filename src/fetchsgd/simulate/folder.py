@@ -58,6 +58,13 @@ class RunFolder:
             raise UserError(f"{path} is not valid JSON: {error}") from error
         return found
 
+    @property
+    def last_line(self) -> Line | None:
+        """The newest metrics, if there are any."""
+        lines = _whole_lines(self.path / "metrics.jsonl")
+        found: Line | None = json.loads(lines[-1]) if lines else None
+        return found
+
     def start(self, round: int) -> None:
         """Forget what was logged after the checkpoint that the run goes on from."""
         path = self.path / "metrics.jsonl"

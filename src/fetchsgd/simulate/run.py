@@ -29,7 +29,7 @@ from fetchsgd.sampling import Sampler
 from fetchsgd.simulate.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
 from fetchsgd.simulate.cohort import CohortAtWork
 from fetchsgd.simulate.environment import choose_device, commit, compute_dtype, hardware, versions
-from fetchsgd.simulate.folder import RunFolder
+from fetchsgd.simulate.folder import Line, RunFolder
 from fetchsgd.tasks.base import cut, totals_and_counts
 from fetchsgd.upload import Upload
 from fetchsgd.vector import FlatModel
@@ -160,7 +160,7 @@ class Run:
         if found and self.diagnosis:
             self.diagnosis.restore(load_diagnosis(out, self.device))
         folder.start(training.round)
-        loop = _Loop(self, folder, seconds, watch)
+        loop = Loop(self, folder, seconds, watch)
         try:
             return loop.run(training)
         finally:
@@ -191,7 +191,7 @@ class Run:
         }
 
 
-class _Loop:
+class Loop:
     """The loop's bookkeeping: when to evaluate, log, save and give up."""
 
     def __init__(self, run: Run, folder: RunFolder, seconds: float, watch: Watch | None) -> None:
@@ -205,8 +205,9 @@ class _Loop:
         self.look_every = 1 if run.device.type == "cpu" else 25
         self.losses: list[Tensor] = []
         self.first_loss: float | None = None
-        self.metric: float | None = None
-        self.line: dict[str, Any] = {}
+        # A run that was killed after its last round has nothing left to evaluate.
+        self.line: Line = folder.last_line or {}
+        self.metric: float | None = self.line.get(run.config.task.metric)
 
     @property
     def seconds(self) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.checks import (
@@ -130,6 +130,10 @@ class CountSketch:
     def estimate(self, table: Table) -> Float32[Tensor, " dim"]:
         """U(table): for every coordinate the median over rows of its signed cells."""
         return self._on_table(table).estimate(table.contiguous())
+
+    def query(self, table: Table, indices: Int64[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        """U(table) at the given coordinates alone."""
+        return self._on_table(table).query(table.contiguous(), indices)
 
     def top_k(self, table: Table, k: int, *, check_finite: bool = True) -> SparseVector:
         """Top-k(U(table)): exactly k coordinates, zeros among them if need be.

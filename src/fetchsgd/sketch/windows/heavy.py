@@ -100,7 +100,7 @@ def update(
     tables = torch.zeros_like(held.tables)
     for slot, age in held.oldest_first():
         table = held.tables[slot]
-        own = sketch._on_table(table).query(table.contiguous(), found.indices)
+        own = sketch.query(table, found.indices)
         taken = torch.where(found.ages <= age, given, own - rest)
         taken = torch.where(given == 0, 0, taken)
         gone = SparseVector.trusted(sketch.dim, found.indices, taken)
