@@ -25,8 +25,9 @@ from fetchsgd.sketch.kernels.selection import Collected
 # Coordinates that one program estimates.
 SPAN = 512
 # Cells that one program sums, and runs that it reads at once, in a single warp: fewer where fewer
-# cover a tile.
+# cover a tile. A short run covers little of a tile, so tiles are smaller there.
 TILE = 128
+BLOCKS_IN_TILE = 8
 RUNS_AT_ONCE = 32
 FEW_RUNS = 4
 # Programs that keep the card busy; a small table is split further to reach this many.
@@ -42,6 +43,7 @@ class TritonKernels:
         self.hash = hash
         self.device = device
         self.reference = ReferenceKernels(hash, device)
+        self.tile = min(max(BLOCKS_IN_TILE * (1 << (hash.block - 1).bit_length()), 32), TILE)
         self.placements = self.reference.placements
         self.layouts: dict[tuple[int, ...], PieceLayout] = {}
         self.enough_cells: dict[int, int] = {}
@@ -49,7 +51,7 @@ class TritonKernels:
     def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         count = pieces[0].shape[0]
-        tiles = -(-h.cols // TILE)
+        tiles = -(-h.cols // self.tile)
         splits = self._splits(count * h.rows * tiles)
         out = torch.empty(splits, count, h.rows, h.cols, dtype=torch.float32, device=self.device)
         if out.numel() == 0:
@@ -73,7 +75,7 @@ class TritonKernels:
             tiles,
             splits,
             BLOCK=h.block,
-            TILE=TILE,
+            TILE=self.tile,
             RUNS=FEW_RUNS if self._runs_in_tile <= 2 * FEW_RUNS else RUNS_AT_ONCE,
             IN_PIECES=len(pieces) > 1,
             num_warps=1,
@@ -200,7 +202,7 @@ class TritonKernels:
 
     @cached_property
     def sorted_runs(self) -> SortedRuns:
-        return SortedRuns.of(self.placements, self.hash.block, self.hash.cols, TILE)
+        return SortedRuns.of(self.placements, self.hash.block, self.hash.cols, self.tile)
 
     def _layout(self, pieces: list[Float[Tensor, "n _"]]) -> PieceLayout:
         lengths = tuple(piece.shape[1] for piece in pieces)
@@ -215,7 +217,7 @@ class TritonKernels:
     @property
     def _runs_in_tile(self) -> int:
         """How many runs cover a part of a tile, on average."""
-        return self.hash.num_blocks * (TILE + self.hash.block) // self.hash.cols
+        return self.hash.num_blocks * (self.tile + self.hash.block) // self.hash.cols
 
     def _spans(self) -> tuple[int]:
         return (-(-self.hash.dim // SPAN),)
