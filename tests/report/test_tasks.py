@@ -114,6 +114,21 @@ def test_details_tell_runs_apart_and_leave_out_what_is_the_same(make_run, tmp_pa
     assert "method.nesterov" not in telling_settings(task.runs, "uncompressed")
 
 
+def test_runs_from_before_there_were_windows_are_those_without_one(make_run, tmp_path):
+    old = {"k": 5, "error_reset": "zero"}
+    new = old | {"error": "vanilla", "recovery": "top_k", "window": 0, "window_form": "overlapping"}
+    make_run("old", options=old, seed=0)
+    make_run("new", options=new | {"window_eps": 0.5, "tau": 0.0}, seed=1)
+    (group,) = only_task(tmp_path).groups
+    assert len(group.runs) == 2
+    make_run("windowed", options=new | {"error": "window", "window": 4})
+    task = only_task(tmp_path)
+    assert {"method.error", "method.k"} & telling_settings(task.runs, "fetchsgd") == {
+        "method.error"
+    }
+    assert len(task.groups) == 2
+
+
 def test_what_stopped_early_is_not_compressed(make_run, tmp_path):
     make_run("bad", method="uncompressed", status="diverged", value=None, wire=(4.6, 4.6))
     (run,) = find_runs([tmp_path])
@@ -137,6 +152,12 @@ def test_the_frontier_on_the_wire_is_that_of_the_numbers_on_the_wire(make_run, t
     task = only_task(tmp_path)
     assert names(task.frontier_of(PLAIN, "upload", "paper")) == ["a"]
     assert names(task.frontier_of(PLAIN, "upload", "wire")) == ["a", "b"]
+
+
+def test_a_hair_more_compression_brings_nobody_in_front(make_run, tmp_path):
+    make_run("good", options={"k": 1}, value=0.79, wire=(4.0378, 4.0378))
+    make_run("bad", options={"k": 2}, value=0.56, wire=(4.0379, 4.0379))
+    assert names(only_task(tmp_path).frontier_of(PLAIN, "upload", "wire")) == ["good"]
 
 
 def test_the_mean_of_the_seeds_decides_what_is_in_front(make_run, tmp_path):

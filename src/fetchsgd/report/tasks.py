@@ -9,7 +9,7 @@ from fetchsgd.report.errors import ReportError
 from fetchsgd.report.pareto import frontier
 from fetchsgd.report.runs import FINISHED, METRICS, Run
 from fetchsgd.report.seeds import Group, group_by_seed
-from fetchsgd.report.series import STEPS_ONLY, Series
+from fetchsgd.report.series import DEPENDENT, Series
 from fetchsgd.report.styles import series_order
 from fetchsgd.report.traffic import PAPER, WIRE
 
@@ -37,7 +37,8 @@ class Task:
         """The frontier of a series in the figure of this kind of compression by this count."""
         own = [group for group in self.groups if group.series == series]
         drawn = [(group, point) for group in own if (point := group.point(kind, count))]
-        places = [(point.compression, point.value) for _, point in drawn]
+        # To three digits, as it is told: a hair's breadth more compression is none.
+        places = [(float(f"{point.compression:.3g}"), point.value) for _, point in drawn]
         return [drawn[index][0] for index in frontier(places, self.higher_is_better)]
 
     def in_front(self, kind: str, count: str) -> set[int]:
@@ -79,8 +80,8 @@ def telling_settings(runs: Sequence[Run], method: str) -> set[str]:
 
 
 def _differs(key: str, runs: Sequence[Run]) -> bool:
-    # That other grids have no steps is said by the grid.
-    compared = [run for run in runs if key in run.settings or key not in STEPS_ONLY]
+    # That other runs lack what means nothing for them is said by what it depends on.
+    compared = [run for run in runs if key in run.settings or key not in DEPENDENT]
     found = [(key in run.settings, run.settings.get(key)) for run in compared]
     return any(one != found[0] for one in found)
 
