@@ -45,7 +45,7 @@ def test_tells_of_windows_and_bounds_in_theorem_2(theory):
     )  # fmt: skip
     assert code == 0
     assert "heavy: |q_i| > 0.05 |q| for all signal, within 8 rounds" in out
-    assert "the server keeps 8 tables: 13.7 MB; pruned to 4: 6.85 MB" in out
+    assert "the server keeps 8 tables: 13.7 MB; pruned, at most 6: 10.3 MB" in out
     assert "no momentum" in out
     assert "as printed" in out
 

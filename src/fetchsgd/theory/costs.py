@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fetchsgd.sketch.checks import check_whole_number
+from fetchsgd.sketch.windows.pruning import most_sketches
 from fetchsgd.theory.tables import MOST_ROUNDS, TableSize
 from fetchsgd.wire.quantised import BITS
 from fetchsgd.wire.sizes import HEADER_BYTES, floats_bytes, packed_bytes
@@ -30,7 +31,7 @@ class Windows:
 
     window: int
     every: int  # one for every suffix, as in the proof of Theorem 2
-    pruned: int  # for suffixes of 1, 2, 4, ... rounds
+    pruned: int  # at most, as a smooth histogram
 
 
 def costs(table: TableSize, dim: int, kept: int, bits: int = 32) -> Costs:
@@ -49,12 +50,13 @@ def costs(table: TableSize, dim: int, kept: int, bits: int = 32) -> Costs:
     return Costs(upload, BYTES_PER_CELL * dim / upload, kept * BYTES_PER_CELL * cells)
 
 
-def windows(window: int) -> Windows:
-    """Section 4.2 and appendix D: `window` tables, or about log2 of that.
+def windows(window: int, eps: float = 0.5) -> Windows:
+    """Section 4.2 and appendix D: `window` tables, or O(log window / eps) of them.
 
     The pruning of appendix D (Braverman and Ostrovsky's smooth histograms) is proved for functions
     that only grow with the window. The norm of a sum of gradients may shrink, so with the pruned
-    tables the theorem is a hope.
+    tables the theorem is a hope; `fetchsgd.sketch.windows` keeps their number below this all the
+    same.
     """
     check_whole_number("window", window, 1, MOST_ROUNDS)
-    return Windows(window, window, (window - 1).bit_length() + 1)
+    return Windows(window, window, most_sketches(window, eps))
