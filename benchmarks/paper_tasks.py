@@ -25,6 +25,7 @@ import torch
 from measure import environment, report
 from rounds import rounds_of
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 
 from fetchsgd.config import resolve
 from fetchsgd.simulate import Run
@@ -224,7 +225,8 @@ def kernels(steps: Iterator[object], rounds: int = 3, lines: int = 15) -> list[s
         for _ in range(rounds):
             next(steps)
         torch.cuda.synchronize()
-    found = sorted(profiled.key_averages(), key=lambda event: -event.self_device_time_total)
+    events = [e for e in profiled.key_averages() if e.device_type == DeviceType.CUDA]
+    found = sorted(events, key=lambda event: -event.self_device_time_total)
     busy = sum(event.self_device_time_total for event in found) / rounds / 1e3
     launched = sum(event.count for event in found) / rounds
     return [

@@ -25,6 +25,7 @@ import torch
 from measure import environment, medians, report
 
 from fetchsgd import CountSketch, SparseVector
+from fetchsgd.methods.fetchsgd import SAFE_BLOCK
 
 K = 50_000
 MB = 1e6
@@ -71,6 +72,31 @@ def operations(
         }
         for what, taken in seconds.items()
     ]
+
+
+def small_blocks(device: str, repeats: int) -> list[Row]:
+    """Blocks as short as FetchSGD's own, as a multiple of the time that longer ones take."""
+    found = []
+    for dim, rows, cols, k in ((6_600_000, 1, 650_000, 50_000), (1_000_000, 5, 100_000, 10_000)):
+        vector = torch.randn(dim, device=device)
+        functions: dict[str, Callable[[], object]] = {}
+        for block in (SAFE_BLOCK, 64):
+            sketch = CountSketch(dim, rows, cols, block=block)
+            table = sketch.sketch(vector)
+            functions[f"sketch {block}"] = lambda s=sketch, v=vector: s.sketch(v)
+            functions[f"top_k {block}"] = lambda s=sketch, t=table, k=k: s.top_k(t, k)
+        seconds = medians(functions, device, repeats)
+        size = f"d={dim / 1e6:g}M c={cols / 1e6:g}M"
+        found += [
+            {
+                "what": f"{size} {what} r={rows}: block {SAFE_BLOCK} / block 64",
+                "measured": f"{seconds[f'{what} {SAFE_BLOCK}'] * 1e3:.3f} ms",
+                "ratio": seconds[f"{what} {SAFE_BLOCK}"] / seconds[f"{what} 64"],
+                "target": 2.0,
+            }
+            for what in ("sketch", "top_k")
+        ]
+    return found
 
 
 def growth(device: str, repeats: int) -> list[Row]:
@@ -214,6 +240,7 @@ def main() -> None:
     if options.device == "cpu":
         rows = memory("cpu")
         rows += operations(124_000_000, 1_240_000, "cpu", CPU_TARGETS, options.repeats)
+        rows += small_blocks("cpu", 5 * options.repeats)
         rows += growth("cpu", 3) + startup(options.device)
     else:
         rows = operations(124_000_000, 1_240_000, "cuda", GPU_TARGETS, 3 * options.repeats)

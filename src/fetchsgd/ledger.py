@@ -66,11 +66,10 @@ class Ledger:
 
     def download(self, cohort: NDArray[np.int64], version: int, position: Position) -> None:
         """The cohort fetches what it misses of a version (Algorithm 1, line 6)."""
-        after = self.changed_in[: version + 1].flip(0).cumsum(0).flip(0)
+        until = self.changed_in[: version + 1].cumsum(0)
         members = torch.from_numpy(cohort)
         holds = self.held[members]
-        held = holds.to(after.device, non_blocking=True)
-        missed = torch.where(held < version, after[(held + 1).clamp(max=version)], 0)
+        missed = until[-1] - until[holds.to(until.device, non_blocking=True)]
         self.downloaded.add_(missed.sum())
         self.downloads.fetch(holds.tolist(), missed, position)
         self.held[members] = version
@@ -87,30 +86,29 @@ class Ledger:
         self.downloads.update(update, version)
         if isinstance(update, Tensor):
             touched = update != 0
-            before = self.changed
-            after = torch.where(touched, version, before)
+            before, at = self.changed, torch.arange(len(update), device=update.device)
         else:
             touched = update.values != 0
-            before = self.changed[update.indices]
-            after = torch.where(touched, version, before)
+            before, at = self.changed[update.indices], update.indices
         # Shapes stay fixed whatever is zero, so that nothing waits for the device.
-        self.changed_in.sub_(self._histogram(before, touched))
-        self.changed_in[version] += touched.sum()
+        self.changed_in.sub_(self._histogram(before, touched, at))
+        self.changed_in[version].add_(touched.sum())
         if isinstance(update, Tensor):
-            self.changed.copy_(after)
+            self.changed.masked_fill_(touched, version)
         else:
-            self.changed[update.indices] = after.int()
+            self.changed[at] = before.masked_fill_(touched, version)
 
-    def _histogram(self, versions: Int32[Tensor, " n"], counted: Bool[Tensor, " n"]) -> Tensor:
-        """How often each version occurs where `counted`.
+    def _histogram(
+        self, versions: Int32[Tensor, " n"], counted: Bool[Tensor, " n"], at: Int64[Tensor, " n"]
+    ) -> Tensor:
+        """How often each version occurs where `counted`, of coordinates that are `at` a place.
 
         Most coordinates often share one version, and on a GPU additions to one place wait for each
         other: spread them over several.
         """
         lanes = max(min(SPREAD // len(self.changed_in), 1024), 1) if versions.is_cuda else 1
-        lane = torch.arange(len(versions), device=versions.device) % lanes
-        spread = torch.zeros(len(self.changed_in) * lanes, dtype=torch.int32, device=lane.device)
-        spread.index_add_(0, versions.long() * lanes + lane, counted.int())
+        spread = torch.zeros(len(self.changed_in) * lanes, dtype=torch.int32, device=at.device)
+        spread.index_add_(0, torch.add(at % lanes, versions, alpha=lanes), counted.int())
         return spread.view(-1, lanes).sum(dim=1)
 
     def _settle(self) -> None:

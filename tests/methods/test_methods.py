@@ -113,6 +113,52 @@ def test_zeroing_clears_what_was_sent_from_error_and_momentum():
     assert (state.momentum[touched] != 0).all()
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "grid", [FloatGrid(), FloatGrid(torch.float16)], ids=["exactly", "float16"]
+)
+def test_zeroing_clears_where_the_sketch_of_what_was_sent_is_not_zero(rows, grid):
+    """To the bit, also where it cancels, as it does in so small a table."""
+    method, rate = FetchSGD(200, k=60, cols=20, rows=rows, block=1), 0.1
+    position, state = grid.start(gradients(seed=1)[0]), method.init(CPU)
+    has_cancelled = False
+    for vector in gradients():
+        momentum = method.momentum * state.momentum + method.compress(vector)
+        error = rate * momentum + state.error
+        deliver = grid.deliver(position)
+        update, state = method.step(method.compress(vector), state, rate, deliver)
+        sent = method.sketch.sketch(update) != 0
+        assert torch.equal(state.momentum, torch.where(sent, 0, momentum))
+        assert torch.equal(state.error[~sent], error[~sent])
+        if grid.dtype == torch.float32:
+            assert (state.error[sent] == 0).all()
+        has_cancelled |= not torch.equal(sent, method.sketch.touched(update))
+        position = grid.move(position, update)
+    assert has_cancelled == (rows > 1)
+
+
+@pytest.mark.parametrize("error", [{}, {"error": "window", "window": 3}], ids=["vanilla", "window"])
+def test_a_step_leaves_the_state_that_it_is_given(error):
+    method = FetchSGD(200, k=15, cols=60, **error)
+    state = method.init(CPU)
+    for vector in gradients(rounds=5):
+        mean = method.compress(vector)
+        given = [part.clone() for part in (mean, *state)]
+        _, after = method.step(mean, state, 0.1)
+        assert all(map(torch.equal, given, (mean, *state)))
+        state = after
+
+
+def test_a_round_at_rate_zero_clears_nothing():
+    """What is found is k zeros, as in the first round of a schedule that starts there."""
+    method = FetchSGD(200, k=15, cols=60)
+    mean = method.compress(gradients()[0])
+    update, state = method.step(mean, method.init(CPU), 0.0)
+    assert len(update) == 15
+    assert (update.values == 0).all()
+    assert torch.equal(state.momentum, mean)
+
+
 def test_local_topk_keeps_each_clients_largest():
     method = LocalTopK(6, k=2)
     vectors = torch.tensor([[1.0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0.5]])

@@ -78,6 +78,19 @@ class TestLaws:
         dense[normal(sketch.dim, device=device, seed=1) < 1] = 0
         assert_close(sketch.sketch(SparseVector.from_dense(dense)), sketch.sketch(dense))
 
+    def test_touched_are_the_cells_of_what_is_not_zero(self, kernel, shape):
+        sketch, device = make(shape, kernel), device_of(kernel)
+        indices = torch.arange(0, sketch.dim, -(-sketch.dim // 30), device=device)
+        values = (normal(len(indices), device=device) > -1).float()
+        values[1::2] *= -1  # so that some cancel, where cells are few
+        units = torch.zeros(len(indices), sketch.dim, device=device)
+        units[torch.arange(len(indices)), indices] = 1.0
+        expected = (sketch.sketch(units) != 0)[values != 0].any(dim=0)
+        x = SparseVector(sketch.dim, indices, values)
+        assert torch.equal(sketch.touched(x), expected)
+        none = SparseVector(sketch.dim, indices[:0], values[:0])
+        assert not sketch.touched(none).any()
+
     def test_pieces_equal_whole(self, kernel, shape):
         sketch, device = make(shape, kernel), device_of(kernel)
         x = normal(sketch.dim, device=device)

@@ -268,7 +268,8 @@ def _lines(asked: Question, server_bytes: int, found: Convergence | None) -> lis
     lines = [f"the server keeps {tables}: {format_bytes(server_bytes)}"]
     if asked.window > 1:
         pruned = windows(asked.window).pruned
-        lines[0] += f"; pruned, at most {pruned:,}: {format_bytes(server_bytes * pruned / asked.kept)}"
+        told = format_bytes(server_bytes * pruned / asked.kept)
+        lines[0] += f"; pruned, at most {pruned:,}: {told}"
     if asked.tau is None:
         return lines
     size, unit = _step(asked)

@@ -54,7 +54,7 @@ class Shadow:
         rest = torch.where(cleared, rest, before) if zero else before - given.values
         self.error[at] = rest
         if self.method.mask_momentum:
-            self.momentum[at] = torch.where(cleared, 0, self.momentum[at])
+            self.momentum[at] = self.momentum[at].masked_fill_(cleared, 0)
 
     def _clear_mates(self, found: SparseVector, cleared: Bool[Tensor, " k"]) -> None:
         """Of coordinates that share a cell all are found or none, but for the last cell.
@@ -65,9 +65,9 @@ class Shadow:
         at, is_mate = self._cells.beside(found.indices[last])
         clears = is_mate & cleared[last]
         if self.method.mask_momentum:
-            self.momentum[at] = torch.where(clears, 0, self.momentum[at])
+            self.momentum[at] = self.momentum[at].masked_fill_(clears, 0)
         if self.method.error_reset == "zero":
-            self.error[at] = torch.where(clears, 0, self.error[at])
+            self.error[at] = self.error[at].masked_fill_(clears, 0)
 
     @cached_property
     def _cells(self) -> Cells:

@@ -66,10 +66,9 @@ class Sketched:
         signs that add up in the cell. But then <q, found> is the energy of their cells, for over
         the coordinates of a cell x the sum of q_i found_i is x times the signed sum of q_i.
         """
-        table = self.sketch.sketch(found)
         if self.sketch.rows > 1:
-            return self._energy(q - table) / self._energy(q)
-        product = energy(q.where(table != 0, q.new_zeros(())))
+            return self._energy(q - self.sketch.sketch(found)) / self._energy(q)
+        product = energy(q.where(self.sketch.touched(found), q.new_zeros(())))
         return 1 + (energy(found.values) - 2 * product) / energy(q)
 
     def _energy(self, table: Table) -> Scalar:

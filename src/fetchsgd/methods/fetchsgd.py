@@ -128,15 +128,18 @@ class FetchSGD:
                 zero=self.error_reset == "zero",
             )  # fmt: skip
         if self.mask_momentum:
-            momentum = momentum.masked_fill(sent.table != 0, 0)
+            momentum.masked_fill_(sent.cells, 0)  # in place, since it was made above
         return sent.update, state._replace(momentum=momentum)
 
     def _vanilla(self, error: Table, send: Send) -> tuple[Sent, Table]:
-        """Lines 13 and 14 for a single sketch."""
+        """Lines 13 and 14 for a single sketch, which may be overwritten."""
         sent = send(self._find(error))
-        if self.error_reset == "zero":
-            return sent, torch.where(sent.table != 0, sent.left, error)
-        return sent, error - sent.table
+        if self.error_reset == "subtract":
+            assert sent.table is not None
+            return sent, error - sent.table
+        if sent.left is None:
+            return sent, error.masked_fill_(sent.cells, 0)
+        return sent, torch.where(sent.cells, sent.left, error)
 
     def _find(self, error: Table) -> SparseVector:
         """Line 13."""
@@ -146,14 +149,27 @@ class FetchSGD:
         return find_heavy(self.sketch, alone, self.k, self.tau).vector(self.dim)
 
     def _send(self, found: SparseVector, outside: float, deliver: Deliver) -> Sent:
-        update = deliver(found * outside)
+        update = deliver(found if outside == 1 else found * outside)
         assert isinstance(update, SparseVector)
         if deliver is exactly:
-            return Sent(update, found, self.sketch.sketch(found), found.values.new_zeros(()))
+            if self._never_cancels:
+                return Sent(update, found, None, self.sketch.touched(found), None)
+            table = self.sketch.sketch(found)
+            return Sent(update, found, table, table != 0, None)
         given = update * (1 / outside) if outside else found
-        return Sent(update, given, self.sketch.sketch(given), self._left(found, given))
+        table = self.sketch.sketch(given)
+        return Sent(update, given, table, table != 0, self._left(found, given))
 
-    def _left(self, found: SparseVector, given: SparseVector) -> Tensor:
+    @property
+    def _never_cancels(self) -> bool:
+        """Whether S(found) is only asked where it is not zero, and that is wherever found is not.
+
+        With one row the coordinates of a cell have all found the same, but for the signs that they
+        have in it, so their sum there is zero only if each of them is.
+        """
+        return self.rows == 1 and self.windows is None and self.error_reset == "zero"
+
+    def _left(self, found: SparseVector, given: SparseVector) -> Table:
         """What rounding leaves in the cells that are cleared.
 
         With one row the coordinates of a cell have all found the same, so they share one remainder:

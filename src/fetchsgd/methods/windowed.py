@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from jaxtyping import Bool
 from torch import Tensor
 
 from fetchsgd.grids import Update
@@ -33,8 +34,9 @@ class Sent(NamedTuple):
 
     update: Update
     given: SparseVector  # the same before a rate outside
-    table: Table  # S(given)
-    left: Tensor  # what is left in the cells that are cleared
+    table: Table | None  # S(given), if it was needed
+    cells: Bool[Tensor, "rows cols"]  # where S(given) is not zero: these are cleared
+    left: Table | None  # what is left there, if anything
 
 
 Send = Callable[[SparseVector], Sent]
@@ -96,7 +98,8 @@ def add_and_send(
     found = windows.find_heavy(held, k, tau)  # line 13
     sent = send(found.vector(windows.sketch.dim))
     if zero:  # line 14
-        held = windows.clear(held, sent.table != 0, sent.left)
+        left = held.tables.new_zeros(()) if sent.left is None else sent.left
+        held = windows.clear(held, sent.cells, left)
     else:
         held = windows.update(held, found, sent.given.values)
     return sent, State(state.momentum, *held)

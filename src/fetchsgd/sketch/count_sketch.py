@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.checks import (
@@ -120,12 +120,16 @@ class CountSketch:
         `batched` is set, and then every tensor in it has n as its first dimension.
         """
         if isinstance(x, SparseVector):
-            if x.dim != self.dim:
-                raise ValueError(f"x has dim {x.dim}, but this sketch has dim={self.dim}")
+            self._check_dim(x)
             return self._on(x.values.device).scatter(x.indices, x.values)
         pieces, batched = check_pieces(x, self.dim, batched)
         tables = self._on(pieces[0].device).sketch(pieces)
         return tables if batched else tables[0]
+
+    def touched(self, x: SparseVector) -> Bool[Tensor, "rows cols"]:
+        """The cells of the coordinates of x that are not zero, also where these cancel in S(x)."""
+        self._check_dim(x)
+        return self._on(x.values.device).touched(x.indices, x.values)
 
     def estimate(self, table: Table) -> Float32[Tensor, " dim"]:
         """U(table): for every coordinate the median over rows of its signed cells."""
@@ -173,6 +177,10 @@ class CountSketch:
         """An estimate of |x| from S(x): the root of the median over rows of the cells' energy."""
         energy = self._on_table(table).row_energy(table.contiguous())
         return math.sqrt(float(energy.quantile(0.5)))
+
+    def _check_dim(self, x: SparseVector) -> None:
+        if x.dim != self.dim:
+            raise ValueError(f"x has dim {x.dim}, but this sketch has dim={self.dim}")
 
     def _on_table(self, table: Table, check_finite: bool = False) -> Kernels:
         check_table(table, self.rows, self.cols, check_finite)

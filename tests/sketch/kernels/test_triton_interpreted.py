@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("triton")
 
 from fetchsgd.sketch.hashing import BlockHash
+from fetchsgd.sketch.kernels import cuda
 from fetchsgd.sketch.kernels.cuda import TritonKernels
 from fetchsgd.sketch.kernels.reference import ReferenceKernels
 
@@ -64,6 +65,21 @@ def test_ties_and_sparse_input(pair):
         values = normal(count)
         expected = reference.scatter(indices, values)
         torch.testing.assert_close(ours.scatter(indices, values), expected, rtol=1e-4, atol=1e-4)
+        values[::3] = 0.0
+        assert torch.equal(ours.touched(indices, values), reference.touched(indices, values))
+
+
+@pytest.mark.parametrize("longest", [0, cuda.SORTED_CELLS], ids=["selected", "sorted"])
+@pytest.mark.parametrize("levels", [1, 3, 1000])
+def test_the_threshold_of_one_row_is_that_of_all_estimates(longest, levels, monkeypatch):
+    monkeypatch.setattr(cuda, "SORTED_CELLS", longest)
+    hash = BlockHash(1500, 1, 300, 4, seed=0)
+    ours, reference = TritonKernels(hash, CPU), ReferenceKernels(hash, CPU)
+    table = torch.randint(-levels, levels + 1, (1, 300), generator=torch.Generator().manual_seed(0))
+    table = table.float()
+    ordered = reference.estimate(table).abs().sort(descending=True).values
+    for k in (1, 2, 700, 1500):
+        assert torch.equal(ours._threshold_of_one_row(table[0], k), ordered[k - 1 : k])
 
 
 def test_pieces_equal_whole(pair):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
@@ -32,6 +32,10 @@ class Kernels(Protocol):
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
     ) -> Float32[Tensor, "rows cols"]: ...
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]: ...
 
     def query(
         self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]

@@ -6,6 +6,7 @@ adds to it in order of coordinate: the sum is the one that a sequential float32 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,28 +17,30 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
 from fetchsgd.sketch.kernels import selection
-from fetchsgd.sketch.kernels.cpu_loops import (
-    add_entries,
-    add_runs,
+from fetchsgd.sketch.kernels.cpu_estimates import (
     collect_estimates,
     query_entries,
-    sum_of_squares,
     write_estimates,
 )
-from fetchsgd.sketch.kernels.median import median_network, middle
+from fetchsgd.sketch.kernels.cpu_loops import add_entries, add_runs, sum_of_squares
 from fetchsgd.sketch.kernels.pieces import offsets, slices
+from fetchsgd.sketch.kernels.reference import touched
 from fetchsgd.sketch.kernels.selection import Collected
 
 # Below this many coordinate visits, handing work to another thread costs more than it saves.
 SERIAL_WORK = 1 << 17
 # Coordinates that one task walks over.
 CHUNK = 1 << 18
+# Floats that move at once: the largest power of two up to this that divides the block.
+MAX_LANES = 16
+# A median is compiled for each number of rows up to this; beyond, it would take too long.
+MAX_ROWS = 64
 
 Part = tuple[int, NDArray[np.float32]]
 Task = TypeVar("Task")
@@ -51,8 +54,9 @@ class NumbaKernels:
 
     def __init__(self, hash: BlockHash) -> None:
         self.hash = hash
-        self.network = np.array(median_network(hash.rows), dtype=np.int64).reshape(-1, 2)
-        self.middle = middle(hash.rows)
+        # What counts is how many entries these have (cpu_lanes.py).
+        self.lanes = (0,) * math.gcd(hash.block, MAX_LANES)
+        self.rows = (0,) * hash.rows if hash.rows <= MAX_ROWS else ()
 
     def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
@@ -71,6 +75,7 @@ class NumbaKernels:
                         first,
                         h.placements[row],
                         h.block,
+                        self.lanes,
                         edges[edge],
                         edges[edge + 1],
                     )
@@ -83,12 +88,19 @@ class NumbaKernels:
     ) -> Float32[Tensor, "rows cols"]:
         h = self.hash
         table = np.zeros((h.rows, h.cols), dtype=np.float32)
+        at, entries = indices.numpy(), values.contiguous().numpy()
 
         def add(row: int) -> None:
-            add_entries(table[row], indices.numpy(), values.numpy(), h.placements[row], h.block)
+            add_entries(table[row], at, entries, h.placements[row], h.block)
 
         list(run_in_order(add, range(h.rows), h.rows * len(indices)))
         return torch.from_numpy(table)
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]:
+        h = self.hash
+        return touched(torch.from_numpy(h.placements), indices, values, h.block, h.cols)
 
     def query(
         self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
@@ -101,7 +113,7 @@ class NumbaKernels:
 
         def fill(start: int) -> None:
             span = slice(start, start + CHUNK // 16)
-            query_entries(out[span], at[span], cells, h.placements, h.block, self.middle)
+            query_entries(out[span], at[span], cells, h.placements, h.block, self.rows)
 
         list(run_in_order(fill, range(0, len(out), CHUNK // 16), h.rows * len(out)))
         return torch.from_numpy(out)
@@ -117,8 +129,8 @@ class NumbaKernels:
                 cells,
                 h.placements,
                 h.block,
-                self.network,
-                self.middle,
+                self.lanes,
+                self.rows,
                 blocks.start,
                 blocks.stop,
             )
@@ -168,8 +180,8 @@ class NumbaKernels:
                 h.dim,
                 h.placements,
                 h.block,
-                self.network,
-                self.middle,
+                self.lanes,
+                self.rows,
                 blocks.start,
                 blocks.stop,
             )

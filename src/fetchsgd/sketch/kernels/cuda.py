@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
@@ -30,6 +30,9 @@ TILE = 128
 BLOCKS_IN_TILE = 8
 RUNS_AT_ONCE = 32
 FEW_RUNS = 4
+# Rows of at most so many cells are sorted whole. To select the largest and put them in order takes
+# a sort as well, and more launches besides; but it moves less memory.
+SORTED_CELLS = 1 << 22
 # Programs that keep the card busy; a small table is split further to reach this many.
 ENOUGH_PROGRAMS = 2048
 
@@ -46,7 +49,7 @@ class TritonKernels:
         self.tile = min(max(BLOCKS_IN_TILE * (1 << (hash.block - 1).bit_length()), 32), TILE)
         self.placements = self.reference.placements
         self.layouts: dict[tuple[int, ...], PieceLayout] = {}
-        self.enough_cells: dict[int, int] = {}
+        self.wanted: dict[int, tuple[Int64[Tensor, " 1"], int]] = {}
 
     def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
@@ -90,7 +93,10 @@ class TritonKernels:
         if len(indices):
             packed = self.placements[:, indices // h.block]
             cells = ((packed >> 1) + indices % h.block) % h.cols
-            cells += torch.arange(h.rows, device=self.device)[:, None] * h.cols
+            if h.rows > 1:
+                cells += torch.arange(h.rows, device=self.device)[:, None] * h.cols
+            if table.numel() < 1 << 31:  # a sort takes launches for every byte
+                cells = cells.int()
             # Equal cells become neighbours, in order of index.
             cells, order = cells.flatten().sort(stable=True)
             signed = torch.where(packed & 1 == 1, -values, values).flatten()[order]
@@ -98,6 +104,18 @@ class TritonKernels:
                 table, cells, signed, len(cells), SPAN=SPAN
             )
         return table
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]:
+        h = self.hash
+        marks = torch.zeros(h.rows, h.cols, dtype=torch.bool, device=self.device)
+        if len(indices):
+            programs.mark_cells[(-(-len(indices) // SPAN),)](
+                marks.view(torch.uint8), indices, values, len(indices),
+                self.placements, h.cols, h.num_blocks, h.block, h.rows, SPAN,
+            )  # fmt: skip
+        return marks
 
     def query(
         self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
@@ -121,7 +139,7 @@ class TritonKernels:
         if self.hash.rows > 1 or k == 0:
             return selection.top_k(self, table, self.hash.dim, k)
         # With one row the threshold follows from the cells, and nothing waits for the device.
-        indices, values, _, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
+        indices, values, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
         return indices, values
 
     def at_least(
@@ -148,10 +166,10 @@ class TritonKernels:
         self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
     ) -> Collected:
         level = torch.full((1,), threshold, dtype=torch.float32, device=self.device)
-        indices, values, above_seen, equal_seen = self._take(table, level, size)
-        above, equal = torch.stack([above_seen, equal_seen]).tolist()
-        kept = min(above + equal, size)
-        return Collected(indices[:kept], values[:kept], above, equal)
+        indices, values, seen = self._take(table, level, size)
+        above, both = seen.tolist()
+        kept = min(both, size)
+        return Collected(indices[:kept], values[:kept], above, both - above)
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
@@ -159,8 +177,11 @@ class TritonKernels:
 
     def _take(
         self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`collect` with everything left on the device; entries past the last are zero."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`collect` with everything left on the device; entries past the last are zero.
+
+        The third tensor says how many estimates are above the threshold, and how many reach it.
+        """
         spans = self._spans()
         arguments = self._unsketch_arguments(table)
         counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
@@ -168,37 +189,40 @@ class TritonKernels:
         # One flat scan: torch's scan of two long rows is some ten times slower.
         ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
         ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
-        above, seen = ends[spans[0] - 1], ends[-1]
         # Zeros, not garbage: a table with NaN fills fewer entries, and indices must stay in range.
         indices = torch.zeros(size, dtype=torch.int64, device=self.device)
         values = torch.zeros(size, dtype=torch.float32, device=self.device)
         if size:
-            ties = (size - above).clamp(min=0)
             programs.write_reached[spans](
-                indices, values, size, counts, ends, ties, threshold, spans[0], *arguments
+                indices, values, size, counts, ends, threshold, spans[0], *arguments
             )
-        return indices, values, above, seen - above
+        return indices, values, ends[spans[0] - 1 :: spans[0]]
 
     def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
         """The k-th largest |estimate|, given how many coordinates share each cell."""
-        if k not in self.enough_cells:
+        if k not in self.wanted:
             # So many that even the emptiest cells would hold k coordinates together.
-            held = self.cell_loads.sort().values.cumsum(dim=0, dtype=torch.int64)
-            self.enough_cells[k] = int((held < k).sum()) + 1
-        largest, cells = row.abs().topk(self.enough_cells[k])
-        reached = self.cell_loads[cells].cumsum(dim=0, dtype=torch.int64)
-        wanted = torch.full((1,), k, dtype=torch.int64, device=self.device)
+            held = self.cell_loads.sort().values.cumsum(dim=0)
+            enough = int((held < k).sum()) + 1
+            self.wanted[k] = torch.full_like(held[:1], k), enough
+        wanted, enough = self.wanted[k]
+        magnitudes = row.abs()
+        if len(row) <= SORTED_CELLS:
+            largest, cells = (part[:enough] for part in magnitudes.sort(descending=True))
+        else:
+            largest, cells = magnitudes.topk(enough)
+        reached = self.cell_loads[cells].cumsum(dim=0)
         return largest[torch.searchsorted(reached, wanted)]
 
     @cached_property
-    def cell_loads(self) -> Int32[Tensor, " cols"]:
+    def cell_loads(self) -> Int64[Tensor, " cols"]:
         """How many coordinates land in each cell of row 0."""
         h = self.hash
         starts = (self.placements[0] >> 1).long()
         ends = starts + h.block
         ends[-1] -= h.num_blocks * h.block - h.dim
         change = starts.bincount(minlength=h.cols) - (ends % h.cols).bincount(minlength=h.cols)
-        return (change.cumsum(dim=0) + (ends >= h.cols).sum()).int()
+        return change.cumsum(dim=0) + (ends >= h.cols).sum()
 
     @cached_property
     def sorted_runs(self) -> SortedRuns:

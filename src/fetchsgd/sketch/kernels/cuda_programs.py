@@ -260,7 +260,6 @@ def write_reached(
     size,
     counts,
     ends,
-    ties,
     threshold,
     spans,
     table,
@@ -279,9 +278,10 @@ def write_reached(
     span = tl.program_id(0)
     num_above = tl.load(counts + span)
     num_equal = tl.load(counts + spans + span)
+    all_above = tl.load(ends + spans - 1)
     above_before = tl.load(ends + span) - num_above
-    equal_before = tl.load(ends + spans + span) - num_equal - tl.load(ends + spans - 1)
-    room_for_ties = tl.load(ties)
+    equal_before = tl.load(ends + spans + span) - num_equal - all_above
+    room_for_ties = tl.maximum(size - all_above, 0)
     if (num_above > 0) | ((num_equal > 0) & (equal_before < room_for_ties)):
         at, inside, values = _span_medians(
             span, table, placements, dim, cols, num_blocks,
@@ -319,6 +319,32 @@ def sum_neighbours(out, cells, values, count, SPAN: tl.constexpr):
         total += tl.load(values + at + step, mask=more, other=0.0)
         step += 1
     tl.store(out + cell, total, mask=leads)
+
+
+@triton.jit
+def mark_cells(
+    marks,
+    indices,
+    values,
+    count,
+    placements,
+    cols,
+    num_blocks,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Write a one to each cell that holds a coordinate whose value is not zero."""
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = at < count
+    coordinate = tl.load(indices + at, mask=inside, other=0)
+    marked = tl.load(values + at, mask=inside, other=0.0) != 0
+    within = (coordinate % BLOCK).to(tl.int32)
+    for row in tl.static_range(ROWS):
+        packed = tl.load(placements + row * num_blocks + coordinate // BLOCK, mask=marked, other=0)
+        cell = (packed >> 1) + within
+        cell = tl.where(cell >= cols, cell - cols, cell)
+        tl.store(marks + row * cols + cell, marked.to(tl.uint8), mask=marked)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
@@ -24,6 +24,22 @@ def locate(
     buckets = ((packed >> 1) + indices % block) % cols
     signs = (1 - 2 * (packed & 1)).to(torch.float32)
     return buckets, signs
+
+
+def touched(
+    placements: Int32[Tensor, "rows blocks"],
+    indices: Int64[Tensor, " k"],
+    values: Float32[Tensor, " k"],
+    block: int,
+    cols: int,
+) -> Bool[Tensor, "rows cols"]:
+    """Which cells hold a coordinate whose value is not zero."""
+    marks = torch.zeros(len(placements), cols + 1, dtype=torch.bool, device=values.device)
+    for row, placed in zip(marks, placements, strict=True):
+        buckets, _ = locate(placed, indices, block, cols)
+        # Zeros mark one cell too many, so that all that is written is equal, in whatever order.
+        row.index_fill_(0, torch.where(values != 0, buckets, cols), True)
+    return marks[:, :cols]
 
 
 def median_of_rows(values: Float32[Tensor, "rows n"]) -> Float32[Tensor, " n"]:
@@ -61,6 +77,11 @@ class ReferenceKernels:
         for row, (buckets, signs) in enumerate(self._located(indices)):
             self._accumulate(table[row : row + 1], buckets, (values.double() * signs)[None])
         return table.to(torch.float32)
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]:
+        return touched(self.placements, indices, values, self.hash.block, self.hash.cols)
 
     def query(
         self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]

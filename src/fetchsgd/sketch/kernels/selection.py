@@ -96,8 +96,11 @@ def _keep_largest(
         by_index = indices.argsort()
         order = by_index[magnitudes[by_index].argsort(descending=True, stable=True)]
     chosen = order[:k]
-    kept, back = indices[chosen].sort()
-    return kept, values[chosen][back]
+    kept = indices[chosen]
+    if dim < 1 << 31:  # on a GPU, a sort takes launches for every byte
+        kept = kept.int()
+    kept, back = kept.sort()
+    return kept.long(), values[chosen][back]
 
 
 def _guess_threshold(
