@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo demo-federated test test-federation test-gpu fuzz lint format bench bench-rivals clean
+.PHONY: setup demo demo-federated test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
 
 setup: $(READY)
 
@@ -61,23 +61,25 @@ bench: setup
 bench-rivals: .venv-rivals/.ready
 	.venv-rivals/bin/python benchmarks/rivals/run.py --out $(RESULTS)/rivals-cpu.json
 
+# Flower over slow links, for some 25 minutes. Needs root, ip and tc.
+bench-links: setup
+	$(BIN)/python benchmarks/links/run.py --out $(RESULTS)/links.json --page docs/federation.md
+
 .venv-rivals/.ready: pyproject.toml benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv .venv-rivals
 	.venv-rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt --editable .
 	@touch $@
 
-# A real federation on this machine, in an environment of its own: Flower wants other versions.
-demo-federated: .venv-flower/.ready
-	.venv-flower/bin/python -m fetchsgd.flower.demo --out runs/demo-federated
+# A real federation on this machine.
+demo-federated: setup
+	$(BIN)/python -m fetchsgd.flower.demo --out runs/demo-federated
 
-test-federation: .venv-flower/.ready
-	.venv-flower/bin/python -m pytest tests/flower -m "federation or not federation"
+test-federation: setup
+	$(BIN)/python -m pytest tests/flower -m "federation or not federation"
 
-.venv-flower/.ready: pyproject.toml constraints-flower.txt
-	$(PYTHON) -m venv .venv-flower
-	.venv-flower/bin/python -m pip install --quiet --constraint constraints-flower.txt \
-		--editable ".[sim,flower]" hypothesis pytest
-	@touch $@
+# 20 SuperNodes, 100 rounds: fails where the memory of any process grows.
+soak-federation: setup
+	$(BIN)/python benchmarks/soak.py --out $(RESULTS)/soak.json
 
 clean:
-	rm -rf .venv .venv-flower .venv-rivals build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-rivals build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

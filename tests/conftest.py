@@ -11,7 +11,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+
+# On shared cores any example may take long.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 # Without a GPU, Triton's interpreter runs the GPU kernels on the CPU. It is chosen at import.
 if not torch.cuda.is_available():

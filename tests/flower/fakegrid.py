@@ -39,9 +39,9 @@ class FakeGrid:
     kinds: list = field(default_factory=list)
     before_look: object = None
 
-    def add(self, number, node=None, **more):
+    def add(self, number, node=None, config=None, **more):
         node = len(self.nodes) + 100 if node is None else node
-        config = {"partition-id": number}
+        config = {"partition-id": number} | (config or {})
         context = Context(1, node, config, RecordDict(), self.run_config)
         self.nodes[node] = Node(number, context, **more)
         return node

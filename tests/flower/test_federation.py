@@ -1,6 +1,8 @@
 """Real processes: a SuperLink, SuperNodes and runs on loopback, and what can happen to them."""
 
 import json
+import math
+import re
 import signal
 import time
 from pathlib import Path
@@ -10,6 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
+
+from flower.federations import federation as without_processes
+from flower.federations import train
 
 from fetchsgd.flower.keys import make_keys
 from fetchsgd.flower.processes import Federation
@@ -24,6 +29,13 @@ TESTS = Path(__file__).parents[1]
 APP = Path(__file__).parent / "troubled_app"
 ENVIRONMENT = {"PYTHONPATH": str(TESTS)}
 LIMIT = 240.0
+# Clients that learn enough in a few rounds, and 599 images to test on.
+DIGITS = {
+    "task.name": "digits",
+    "settings": "task.split=iid task.examples_per_client=100 method.k=10000 method.cols=20000 "
+    "method.momentum=0 local.epochs=5 local.batch_size=10 schedule.kind=constant "
+    "schedule.peak=0.05 download.grid=steps",
+}
 
 
 def lines(folder):
@@ -39,11 +51,10 @@ def wait_for(condition, what, federation, seconds=LIMIT):
         time.sleep(0.05)
 
 
-def settings(out, clients, **more):
-    more = {name.replace("__", "."): value for name, value in more.items()}
+def settings(out, clients):
     return {
         "federation.out": str(out), "federation.clients": clients,
-        "train.clients_per_round": clients, **more,
+        "train.clients_per_round": clients,
     }  # fmt: skip
 
 
@@ -64,8 +75,8 @@ def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
     """Three nodes with keys that are registered, one with a key that is not, one without."""
     make_keys(tmp_path / "keys", ["127.0.0.1"], nodes=4)
     out = tmp_path / "run"
-    given = settings(out, 3, upload__bits=8) | {"train.epochs": 3.0}
-    given["settings"] = f"upload.bits={given.pop('upload.bits')} download.grid=steps"
+    given = settings(out, 3) | {"train.epochs": 2.0}
+    given["settings"] = "upload.bits=8 download.grid=steps"
     with Federation(tmp_path / "flower", ENVIRONMENT, tls=tmp_path / "keys") as federation:
         for client in range(3):
             told = federation.flwr(
@@ -85,7 +96,7 @@ def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
     assert not federation.pids(*names)
     assert "Received successfully" not in strangers
     assert result["federation"]["counts"]["joined"] == 3
-    assert result["federation"]["counts"]["replies"] == 9
+    assert result["federation"]["counts"]["replies"] == 6
     for secret in (tmp_path / "keys").iterdir():
         if secret.suffix not in (".pub", ".crt"):
             assert secret.read_text().splitlines()[1] not in everything
@@ -99,67 +110,103 @@ def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
     assert load_run(out).status == "finished"
 
 
-def test_a_killed_node_dishonest_clients_and_a_killed_server(tmp_path):
-    """All in one federation: training ends, and every event is in the metrics."""
+def test_killed_nodes_dishonest_clients_and_a_killed_server(tmp_path):
+    """All in one federation: training ends as if only the honest clients had been there.
+
+    Two nodes are killed: one has a folder for its state and goes on from there, one has lost it.
+    """
     out = tmp_path / "run"
-    given = settings(out, 4) | {"train.epochs": 5.0}
+    given = settings(out, 4) | DIGITS | {"train.epochs": 4.0, "federation.min_replies": 2}
+    keeps = f'partition-id=1 state="{tmp_path / "state"}"'
     with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
-        federation.start_nodes([0, 1])
+        federation.start_nodes([0])
+        federation.start_node("node1", keeps)
         federation.start_node("node2", 'partition-id=2 behave="random-nan"')
         federation.start_node("node3", 'partition-id=3 behave="huge"')
         federation.start_run(APP, given)
-        wait_for(lambda: "ROUND 2]" in federation.log("node1"), "round 2", federation)
+        wait_for(lambda: "ROUND 1]" in federation.log("node1"), "round 1", federation)
+        federation.kill("node0")
         federation.kill("node1")
-        federation.start_nodes([1])  # it has lost its state
-        wait_for(lambda: lines(out)[-1]["federation/lost"] == 1, "its return", federation)
+        federation.start_nodes([0])
+        federation.start_node("node1", keeps)
+        wait_for(lambda: lines(out)[-1]["federation/joined"] >= 6, "their return", federation)
         before = lines(out)[-1]["round"]
         assert federation.kill_server()
         federation.kill("run")
         assert lines(out)[-1]["round"] in (before, before + 1)
         federation.start_run(APP, given, "again")
         result = ended(federation, out, "again")
-    counts = result["federation"]["counts"]
+    counts, logs = result["federation"]["counts"], federation.log("run") + federation.log("again")
     assert result["status"] == "finished"
-    assert result["rounds"] == 5
-    assert [line["round"] for line in lines(out)] == [1, 2, 3, 4, 5]
+    assert [line["round"] for line in lines(out)] == [1, 2, 3, 4]
+    assert counts["replies"] == 2 * 4
     assert counts["resumed"] == 1
     assert counts["rejected_undecodable"] >= 1
     assert counts["rejected_not_finite"] >= 1
     assert counts["rejected_norm"] >= 2
-    assert counts["lost"] >= 1
-    assert counts["joined"] >= 4 + 4  # and its return, unless the kill came before that was saved
+    assert counts["joined"] >= 4 + 2 + 2  # the honest ones at least, after the server was killed
     last = lines(out)[-1]
     assert {name: last[f"federation/{name}"] for name in counts} == counts
-    clean = simulated(settings(out, 4) | {"train.epochs": 5.0}, tmp_path / "clean")
-    # Of 20 test examples: a standard deviation is 0.1, and half of the clients are no use.
-    assert result["value"] >= clean["value"] - 0.3
-    assert "is rejected in round 0 (norm)" in federation.log("run")
-    assert any(f"round {n} of 5\n" in federation.log("again") for n in (before - 1, before))
+    assert "is rejected in round 0 (norm)" in logs
+    assert any(f"round {n} of 4\n" in federation.log("again") for n in (before, before + 1))
+    # Client 1 came back twice, from whatever happened, and each time knew where it had been.
+    held = [int(n) for n in re.findall(r"client 1 has joined and holds version (\d+)", logs)]
+    assert held[0] == 0
+    assert len(held) == 3
+    assert 0 <= held[1] <= held[2]
+    assert held[2] >= 1
+    assert counts["lost"] >= 1
+    compare_with_the_honest(result, given, tmp_path)
 
 
-def test_half_of_all_clients_fall_silent_and_return(tmp_path):
-    """They stand still for some rounds; back again they are late, and fetch what they missed."""
-    out = tmp_path / "run"
-    given = settings(out, 4) | {"train.clients_per_round": 2, "federation.oversample": 2.0}
-    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+def compare_with_the_honest(result, given, folder):
+    """What has been rejected has left no trace, and the clean run is not far away."""
+    values = {}
+    for name, clients in (("honest", [0, 1]), ("clean", range(4))):
+        grid = without_processes(folder / name, clients=clients)
+        waits = {"federation.deadline": 5.0, "federation.wait": 5.0}
+        grid.run_config.update(given | waits | {"federation.out": str(folder / name)})
+        values[name] = train(grid)["value"]
+    found, expected = (load_file(folder / name / FILE) for name in ("run", "honest"))
+    assert torch.equal(found["steps"], expected["steps"])
+    assert result["value"] == values["honest"]
+    # By chance the second of two samples of 599 images is worse by more than three standard errors
+    # of their difference once in 700 times. Half of the data is missing, too: with seeds 0, 1 and 2
+    # that costs 0.023, 0.025 and -0.005, about one of these errors.
+    error = math.sqrt(2 * values["clean"] * (1 - values["clean"]) / 599)
+    assert error < 0.025
+    assert result["value"] >= values["clean"] - 3 * error
+
+
+@pytest.fixture(scope="module")
+def four_nodes(tmp_path_factory):
+    with Federation(tmp_path_factory.mktemp("federation") / "flower", ENVIRONMENT) as federation:
         federation.start_nodes(4)
-        federation.start_run(APP, given)
-        wait_for(lambda: len(lines(out)) >= 1, "the first round", federation)
-        for name in ("node2", "node3"):
-            federation.signal(name, signal.SIGSTOP)
-        wait_for(lambda: len(lines(out)) >= 3, "rounds without them", federation)
-        for name in ("node2", "node3"):
-            federation.signal(name, signal.SIGCONT)
-        result = ended(federation, out)
+        yield federation
+
+
+def test_a_mistake_in_the_settings_is_told_and_nothing_hangs(four_nodes):
+    log = four_nodes.run(APP, {"settings": "method.kk=3"}, timeout=60)
+    assert "there is no setting method.kk" in log
+
+
+def test_half_of_all_clients_fall_silent_and_return(four_nodes, tmp_path):
+    """They stand still for some rounds; back again they are late, and fetch what they missed."""
+    out, federation = tmp_path / "run", four_nodes
+    given = settings(out, 4) | {
+        "train.clients_per_round": 2, "train.epochs": 2.5, "federation.oversample": 2.0,
+    }  # fmt: skip
+    federation.start_run(APP, given)
+    wait_for(lambda: len(lines(out)) >= 1, "the first round", federation)
+    for name in ("node2", "node3"):
+        federation.signal(name, signal.SIGSTOP)
+    wait_for(lambda: len(lines(out)) >= 3, "rounds without them", federation)
+    for name in ("node2", "node3"):
+        federation.signal(name, signal.SIGCONT)
+    result = ended(federation, out)
     counts = result["federation"]["counts"]
     assert result["status"] == "finished"
     assert counts["replies"] >= 2 * result["rounds"]
     assert counts["silent"] >= 2
     assert counts["lost"] == 0
     assert counts["rejected_header"] == 0
-
-
-def test_a_mistake_in_the_settings_is_told_and_nothing_hangs(tmp_path):
-    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
-        log = federation.run(APP, {"settings": "method.kk=3"}, timeout=60)
-    assert "there is no setting method.kk" in log

@@ -47,6 +47,30 @@ def test_nodes_come_and_go():
     assert members.seen([9]) == ([], [])  # that 8 is gone is no news
 
 
+def test_two_nodes_say_that_they_are_the_same_client():
+    members = Membership(3)
+    members.seen([7, 8])
+    members.introduce(7, 0)
+    assert members.rivals(0) == []
+    members.introduce(8, 0)
+    assert members.node_of == {0: 8}
+    assert members.rivals(0) == [7]
+    assert members.seen([7]) == ([7], [0])  # asked once more, now that the later one is gone
+    members.introduce(7, 0)
+    assert members.rivals(0) == []
+    assert members.node_of == {0: 7}
+
+
+def test_a_former_self_that_is_gone_is_no_rival():
+    members = Membership(3)
+    members.seen([7])
+    members.introduce(7, 0)
+    members.seen([7, 8])
+    members.introduce(8, 0)
+    members.seen([8])
+    assert members.rivals(0) == []
+
+
 def test_a_node_that_did_not_answer_is_greeted_again():
     members = Membership(3)
     members.seen([7])
@@ -88,6 +112,7 @@ def test_a_client_may_hold_only_its_own_data():
         ({"k": 3}, "there is no setting 'k': settings are named section.key"),
         ({"settings": "federation.x=1"}, "there is no setting federation.x"),
         ({"method.kk": 3}, "there is no setting method.kk"),
+        ({"settings": "train.diagnose=true"}, "in a federation nobody sends those"),
     ],
     ids=str,
 )

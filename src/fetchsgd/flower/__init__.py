@@ -6,6 +6,8 @@
     protocol.py      the same as Flower's records, with sentences for what is not right
     held.py          the version that a client holds, and what an update makes of it
     work.py          a client's work: from weights to the payload that it sends
+    taking_part.py   a client's part in a round, around that work
+    keeping.py       what a client keeps between rounds: in Flower's memory, or in a folder
     client.py        the ClientApp
     rejections.py    what the server does not accept, and why
     merging.py       one reply after another into one sum
@@ -17,5 +19,5 @@
     keys.py          certificates and key pairs
     processes.py     a whole federation on this machine      demo.py  one command
 
-Only client, server, conversation and protocol import Flower.
+Only client, keeping, server, conversation and protocol import Flower.
 """

@@ -132,6 +132,13 @@ class Collector:
             log.warning("a node says that it is client %d, which there is not", client)
             return None
         self.events.count("joined")
+        if rivals := self.members.rivals(client):
+            self.events.count("same_client")
+            log.warning(
+                "node %d says that it is client %d, as node %d does, and is believed from now on; "
+                "unless it is the same node, restarted, two nodes have the same partition-id",
+                reply.sent.node, client, rivals[-1],
+            )  # fmt: skip
         self.believed[client] = hello.held if hello.lineage == self.lineage else 0
         log.info("client %d has joined and holds version %d", client, self.believed[client])
         return client
@@ -214,6 +221,7 @@ class _Round:
         for client in self._candidates()[: max(missing, 0)]:
             if client in self.all.believed:
                 held = self.all.believed.pop(client)
+                held = held if held <= self.round else 0  # nobody can hold what there is not yet
                 if held == 0 < int(self.training.ledger.held[client]):
                     self.events.count("lost")
                 self.training.ledger.held[client] = held

@@ -20,6 +20,7 @@ COUNTED = (
     "lost",  # clients that held something, and have lost it
     "joined",
     "left",
+    "same_client",  # nodes that say they are a client whose node is there already
     "too_few",  # deadlines that passed with fewer than min_replies
     "resumed",  # servers that went on from a checkpoint
     *(f"rejected_{reason}" for reason in REASONS),

@@ -21,6 +21,7 @@ class Membership:
         self.client_of: dict[int, int] = {}  # node -> client
         self.node_of: dict[int, int] = {}  # client -> node
         self.greeted: set[int] = set()  # nodes that were asked who they are, or have said so
+        self.displaced: dict[int, int] = {}  # node -> client, of which there is a later node
 
     def seen(self, nodes: Iterable[int]) -> tuple[list[int], list[int]]:
         """These are connected: those to greet, and the clients that have left."""
@@ -32,6 +33,10 @@ class Membership:
                 del self.node_of[client]
                 left.append(client)
         self.greeted &= present
+        self.displaced = {n: client for n, client in self.displaced.items() if n in present}
+        for node in [node for node, client in self.displaced.items() if client in left]:
+            self.greeted.discard(node)  # it may well be that client after all
+            del self.displaced[node]
         new = sorted(present - self.greeted)
         self.greeted |= present
         return new, left
@@ -41,8 +46,10 @@ class Membership:
         if not 0 <= client < self.num_clients:
             return False
         before = self.node_of.get(client)
-        if before is not None:
+        if before is not None and before != node:
             self.client_of.pop(before, None)
+            self.displaced[before] = client
+        self.displaced.pop(node, None)
         self.client_of[node] = client
         self.node_of[client] = node
         return True
@@ -50,6 +57,10 @@ class Membership:
     def forget(self, node: int) -> None:
         """It did not say who it is: greet it again when it is seen next."""
         self.greeted.discard(node)
+
+    def rivals(self, client: int) -> list[int]:
+        """Other nodes that have said they are that client, and still count as present."""
+        return [node for node, displaced in self.displaced.items() if displaced == client]
 
     @property
     def clients(self) -> set[int]:

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,17 +43,21 @@ ENVIRONMENT = {
 
 @dataclass
 class Federation:
-    """Processes of Flower on loopback. `tls`: certificates as keys.py makes them, and node keys."""
+    """Processes of Flower, on loopback if no other address of this machine is given as `host`.
+
+    tls: certificates as keys.py makes them, and node keys.
+    """
 
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     tls: Path | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     port: int = 0
+    host: str = "127.0.0.1"
 
     def __enter__(self) -> Federation:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = free_port(self.host)
         self._configure()
         try:
             self.start_superlink()
@@ -72,7 +76,7 @@ class Federation:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def start_superlink(self) -> None:
         """On the same port as before, if it was started before."""
@@ -86,19 +90,27 @@ class Federation:
             ]  # fmt: skip
         self.start(
             "superlink",
-            "flower-superlink", *secure, "--host", "127.0.0.1", "--port", str(self.port),
+            "flower-superlink", *secure, "--host", self.host, "--port", str(self.port),
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
-        wait_for_port(self.port, self.processes["superlink"])
+        wait_for_port(self.host, self.port, self.processes["superlink"])
 
     def start_nodes(self, clients: Iterable[int] | int) -> None:
         for client in range(clients) if isinstance(clients, int) else clients:
             self.start_node(f"node{client}", f"partition-id={client}")
 
     def start_node(
-        self, name: str, config: str, key: Path | None = None, **environment: str
+        self,
+        name: str,
+        config: str,
+        key: Path | None = None,
+        inside: Sequence[str] = (),
+        **environment: str,
     ) -> subprocess.Popen[bytes]:
-        """A SuperNode with this --node-config."""
+        """A SuperNode with this --node-config.
+
+        inside: words before its command, such as those of `ip netns exec NAME`.
+        """
         secure = ["--insecure"]
         if self.tls is not None:
             secure = ["--root-certificates", str(self.tls / "ca.crt")]
@@ -106,8 +118,8 @@ class Federation:
             secure += ["--auth-supernode-private-key", str(key)]
         return self.start(
             name,
-            "flower-supernode", *secure, "--superlink", self.address, "--node-config", config,
-            "--port", str(free_port()), **environment,
+            *inside, program("flower-supernode"), *secure, "--superlink", self.address,
+            "--node-config", config, "--port", str(free_port()), **environment,
         )  # fmt: skip
 
     def run_command(self, app: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -244,20 +256,22 @@ def send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def wait_for_port(
+    host: str, port: int, process: subprocess.Popen[bytes], seconds: float = 60.0
+) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:
             raise UserError(f"the SuperLink has ended with code {process.returncode}; see its log")
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex((host, port)) == 0:
                 return
         time.sleep(0.1)
     raise UserError(f"the SuperLink does not listen on port {port} after {seconds:g} s")

@@ -61,6 +61,12 @@ def read_settings(
         if section == "task":
             given.setdefault("task", {})[key] = value
     config = resolve(given, assignments, clients=federation.clients)
+    if config.train.diagnose:
+        raise UserError(
+            "train.diagnose = true compares sketches with the clients' whole gradients, and in a "
+            "federation nobody sends those; leave it out, or diagnose a simulation with the same "
+            "settings: fetchsgd train"
+        )
     clients = federation.clients or config.task.train.num_clients
     if federation.min_replies > config.train.clients_per_round:
         raise UserError(

@@ -1,0 +1,1 @@
+"""A Flower app that trains with FetchSGD; everything is in fetchsgd.flower."""

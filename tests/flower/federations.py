@@ -1,0 +1,57 @@
+"""Whole federations without processes, for the tests that look at what becomes of them."""
+
+from __future__ import annotations
+
+import json
+
+from flower.fakegrid import FakeGrid
+from safetensors.torch import load_file
+
+from fetchsgd.flower.protocol import HEADER
+from fetchsgd.flower.run import FederatedRun
+from fetchsgd.flower.server import federate
+from fetchsgd.flower.settings import read_settings
+from fetchsgd.simulate.checkpoint import FILE
+
+
+def config(out, method="fetchsgd", **more):
+    given = {"task.name": "tinytask:tiny", "method.name": method, "federation.out": str(out)}
+    return given | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def federation(out, method="fetchsgd", clients=range(12), **more):
+    grid = FakeGrid(config(out, method, **more))
+    for client in clients:
+        grid.add(client)
+    return grid
+
+
+def train(grid):
+    settings, ours = read_settings(grid.run_config)
+    return federate(grid, FederatedRun(settings, ours.clients), ours, grid.clock)
+
+
+def weights(folder):
+    return load_file(folder / FILE)["weights"]
+
+
+def counts(result):
+    return result["federation"]["counts"]
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def only_training(change):
+    return lambda message, reply: (
+        reply if message.metadata.message_type == "query" else change(reply)
+    )
+
+
+def header(name, value):
+    def change(reply):
+        reply.content[HEADER][name] = value
+        return reply
+
+    return only_training(change)
