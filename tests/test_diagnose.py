@@ -282,7 +282,7 @@ def test_the_estimated_share_is_that_of_the_largest_estimate(rows):
 def test_cells_know_who_shares_them():
     sketch = CountSketch(DIM, 1, 60)
     cells, own = Cells(sketch, CPU), sketch.sketch(torch.eye(DIM))[:, 0].abs().argmax(dim=1)
-    for coordinate in torch.arange(DIM):
+    for coordinate in torch.arange(DIM).split(1):
         at, is_mate = cells.beside(coordinate)
         assert len(set(at.tolist())) == len(at) == int(own.bincount().max())
         expected = (own == own[coordinate]).nonzero().flatten()

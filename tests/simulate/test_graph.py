@@ -50,8 +50,10 @@ def test_clients_of_many_sizes(method, monkeypatch):
         ("fetchsgd", ("k=500", "cols=8000")),
         ("fetchsgd", ("k=500", "cols=8000", "upload.bits=2")),
         ("fetchsgd", ("k=500", "cols=8000", "download.grid=float16")),
+        ("fetchsgd", ("k=500", "cols=8000", "diagnose=true", "diagnose_every=1")),
         ("uncompressed", ()),
         ("true_topk", ("k=500",)),
+        ("true_topk", ("k=500", "diagnose=true", "diagnose_every=1")),
         ("local_topk", ("k=500",)),
         ("local_topk", ("k=500", "upload.bits=4")),
         ("fedavg", ("local.epochs=2",)),
@@ -62,7 +64,7 @@ def test_nothing_in_a_round_waits_for_the_device(method, sets):
     run = Run(resolve({"method": {"name": method}}, ["device=cuda", *sets]))
     server_rate = None if run.config.local.is_one_gradient else 1.0
     steps = train_rounds(
-        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid,
+        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.watched, run.grid,
         server_rate,
     )  # fmt: skip
     for _ in range(3):  # in which things are made that last

@@ -24,7 +24,7 @@ class Cells:
         self.steps = torch.arange(self.width, device=device)
 
     def beside(
-        self, coordinate: Int64[Tensor, ""]
+        self, coordinate: Int64[Tensor, " 1"]
     ) -> tuple[Int64[Tensor, " n"], Bool[Tensor, " n"]]:
         """Distinct coordinates, and which are in the same cell: all of these are among them."""
         cell = self.cells[coordinate]

@@ -61,7 +61,8 @@ class Shadow:
 
         There k may be reached in the middle, and the others are cleared with those that are found.
         """
-        last = found.values.abs().argmin()
+        # Kept as one of many: to index by a number on a GPU is to wait for it.
+        last = found.values.abs().argmin(dim=0, keepdim=True)
         at, is_mate = self._cells.beside(found.indices[last])
         clears = is_mate & cleared[last]
         if self.method.mask_momentum:
