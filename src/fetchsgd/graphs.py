@@ -6,7 +6,9 @@ longer than running them. Recorded once for each shape of a batch, they are laun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,7 +70,7 @@ class GraphedGradient:
                 self.gradient(kept_weights, kept)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with uncollected(), torch.cuda.graph(graph, pool=self._pool):
             gradient, loss = self.gradient(kept_weights, kept)
         return Recorded(graph, kept_weights, kept, gradient, loss)
 
@@ -76,6 +78,21 @@ class GraphedGradient:
     def _pool(self) -> Any:
         """Memory for all graphs: of two, one is done before the other begins."""
         return torch.cuda.graph_pool_handle()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave garbage where it is: to free an old run's graphs would end the recording of a new one.
+
+    torch.cuda.graph collected garbage itself before it recorded, until torch 2.9.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def tensors_of(batch: Batch) -> tuple[Tensor, ...]:

@@ -87,6 +87,17 @@ def test_settings_have_the_names_of_the_simulator():
     assert federation == FederationSettings(deadline=9.0, poll=1.0)
 
 
+def test_another_method_takes_one_key(caplog):
+    """What the app lists for its own method does not stand in the way, and is told."""
+    caplog.set_level("INFO", logger="flwr.fetchsgd")
+    listed = {"method.name": "uncompressed", "method.k": 7, "method.cols": 9}
+    config, _ = read_settings(TINY | listed | {"method.momentum": 0.5})
+    assert config.method == "uncompressed"
+    assert config.method_options == {"momentum": 0.5}
+    said = [record.getMessage() for record in caplog.records]
+    assert "method.cols = 9 is left out: uncompressed has no such option" in said
+
+
 def test_a_node_may_have_options_of_its_own():
     config, _ = read_settings(TINY, {"partition-id": 1, "task.clients": 5})
     assert config.task.train.num_clients == 5

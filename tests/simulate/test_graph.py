@@ -1,9 +1,12 @@
+import gc
+
 import pytest
 import torch
 from waiting import nothing_waits
 
 from fetchsgd import client
 from fetchsgd.config import resolve
+from fetchsgd.graphs import uncollected
 from fetchsgd.rounds import train_rounds
 from fetchsgd.simulate import Run
 
@@ -72,3 +75,15 @@ def test_nothing_in_a_round_waits_for_the_device(method, sets):
     with nothing_waits():
         for _ in range(3):
             next(steps)
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_garbage_waits_until_a_recording_is_over(was_on):
+    try:
+        if not was_on:
+            gc.disable()
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()

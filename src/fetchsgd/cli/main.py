@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -16,7 +15,7 @@ from rich.table import Table
 from fetchsgd.budget import choose, parse_budget
 from fetchsgd.cli.display import format_bytes, format_seconds, watching
 from fetchsgd.cli.theory import theory
-from fetchsgd.config import NOT_OPTIONS, Config, merge, parse_assignments, resolve
+from fetchsgd.config import Config, merge, method_options, parse_assignments, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.simulate.run import Run
@@ -240,11 +239,10 @@ def methods() -> None:
     """List the methods and their options."""
     table = Table("method", "what", "options", box=None)
     for name, kind in METHODS.items():
-        options = []
-        for field in fields(kind):
-            if field.init and field.name not in NOT_OPTIONS:
-                given = isinstance(field.default, int | float | str)
-                options.append(f"{field.name}={field.default!r}" if given else field.name)
+        options = [
+            key if default is None else f"{key}={default!r}"
+            for key, default in method_options(name).items()
+        ]
         module = sys.modules[kind.__module__].__doc__ or ""
         table.add_row(name, module.strip().splitlines()[0], ", ".join(options))
     console.print(table)

@@ -9,15 +9,25 @@ A node's own settings (`--node-config`) change the options of its task, such as 
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fetchsgd.config import Config, check_types, parse_assignments, refuse_unknown, resolve
+from fetchsgd.config import (
+    Config,
+    check_types,
+    method_options,
+    parse_assignments,
+    refuse_unknown,
+    resolve,
+)
 from fetchsgd.errors import UserError
+from fetchsgd.methods import METHODS
 from fetchsgd.toml_files import Settings
 
+log = logging.getLogger("flwr.fetchsgd")
 SECTION = "federation"
 
 
@@ -55,6 +65,7 @@ def read_settings(
 ) -> tuple[Config, FederationSettings]:
     """Everything about a run, or a sentence. Loads the task's data."""
     given = _sections(run_config)
+    _leave_out_options_of_others(given.get("method", {}))
     federation, assignments = _federation(given, shlex.split(str(run_config.get("settings", ""))))
     for name, value in (node_config or {}).items():
         section, _, key = name.partition(".")
@@ -85,6 +96,18 @@ def _sections(run_config: Mapping[str, Any]) -> Settings:
         elif name != "settings":
             raise UserError(f"there is no setting {name!r}: settings are named section.key")
     return given
+
+
+def _leave_out_options_of_others(listed: dict[str, Any]) -> None:
+    """An app lists options of one method, and Flower keeps them when another one is asked for."""
+    method = listed.get("name", "fetchsgd")
+    if method not in METHODS:
+        return  # about which there will be a sentence
+    known = {"name", *method_options(method)}
+    of_others = {key for other in METHODS for key in method_options(other)} - known
+    for key in [key for key in listed if key in of_others]:
+        value = listed.pop(key)
+        log.info("method.%s = %s is left out: %s has no such option", key, value, method)
 
 
 def _federation(given: Settings, assignments: list[str]) -> tuple[FederationSettings, list[str]]:
