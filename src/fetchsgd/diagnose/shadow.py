@@ -36,7 +36,7 @@ class Shadow:
 
     def add(self, gradient: Float32[Tensor, " dim"], inside: float) -> None:
         """Lines 11 and 12; `inside` is the rate in front of the momentum."""
-        self.momentum.mul_(self.method.momentum).add_(gradient)
+        torch.add(gradient, self.momentum, alpha=self.method.momentum, out=self.momentum)
         self.error.add_(self.momentum, alpha=inside)
 
     def remove(self, found: SparseVector, given: SparseVector) -> None:
