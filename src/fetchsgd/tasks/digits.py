@@ -6,10 +6,13 @@ has no batch norm, which fails on clients so small and so one-sided (appendix A.
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fetchsgd.randomness import numpy_generator
@@ -40,17 +43,15 @@ def digits(
 
     A third of the images is for testing. splits.py says what the options mean.
     """
-    from sklearn.datasets import load_digits
-
     dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=100)
-    pixels, labels = load_digits(return_X_y=True)
-    images = torch.from_numpy(pixels.astype(np.float32) / 8 - 1).view(-1, 1, 8, 8)
-    targets = torch.from_numpy(labels.astype(np.int64))
+    pixels, labels = read_digits()
+    images = torch.from_numpy(pixels / 8 - 1).view(-1, 1, 8, 8)
+    targets = torch.from_numpy(labels)
     # The test set is the same for every seed, so that runs can be compared.
     order = numpy_generator(0, "split").permutation(len(labels))
     test, train = order[: len(order) // 3], order[len(order) // 3 :]
     generator = numpy_generator(seed, "split", 1)
-    clients = dealing.clients(labels[train].astype(np.int64), generator)
+    clients = dealing.clients(labels[train], generator)
     return Task(
         name="digits",
         train=ClientData.from_groups(images[train], targets[train], clients),
@@ -61,6 +62,26 @@ def digits(
         quality=is_correct,
         preset=PRESET,
     )
+
+
+def read_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Pixels from 0 to 16, 64 to an image, and which digits they are.
+
+    scikit-learn takes seconds to load, and a client in a federation loads everything for every
+    message, so its file is read without it, where it is found.
+    """
+    place = importlib.util.find_spec("sklearn")
+    path = (
+        Path(place.origin if place and place.origin else "").parent / "datasets/data/digits.csv.gz"
+    )
+    if path.exists():
+        columns = np.loadtxt(path, delimiter=",", dtype=np.int64)
+        pixels, labels = columns[:, :-1], columns[:, -1]
+    else:
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+    return pixels.astype(np.float32), labels.astype(np.int64)
 
 
 def network() -> nn.Module:
