@@ -75,6 +75,25 @@ def test_late_replies_are_counted_and_dropped(tmp_path):
     assert counts(clean)["late"] == 0
 
 
+def test_a_late_reply_tells_what_the_client_holds(tmp_path):
+    """On a grid of steps its next update must begin just there.
+
+    Else it asks for another one, which takes a message more, and makes it late again.
+    """
+    more = {"train__clients_per_round": 6, "train__epochs": 6.0, "federation__oversample": 1.5}
+    grid = federation(tmp_path / "run", **more, download__grid="steps")
+
+    def be_slow_once():
+        for node in (100, 101, 102):
+            grid.nodes[node].delay = int(2 < grid.time < 3.5)
+
+    grid.before_look = be_slow_once
+    result = train(grid)
+    assert counts(result)["late"] == 3
+    assert counts(result)["resent"] == counts(result)["lost"] == 0
+    assert counts(result)["replies"] == counts(result)["asked"] - 3
+
+
 def test_too_few_replies_are_waited_for_and_then_the_run_ends_with_a_sentence(tmp_path):
     more = {"federation__min_replies": 4, "federation__deadline": 5.0}
     grid = federation(tmp_path / "run", **more)

@@ -2,7 +2,8 @@
 
 A round is closed as soon as enough clients have replied, when nobody is left to wait for, or at its
 deadline if at least `min_replies` have come. With fewer it is asked for again, and what has come
-stays. Replies to rounds that are closed are counted and dropped.
+stays. Replies to rounds that are closed are counted and dropped, but for what they say that the
+client holds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from flwr.app import RecordDict
 
 from fetchsgd.errors import UserError
-from fetchsgd.flower.conversation import Conversation, Reply
+from fetchsgd.flower.conversation import Conversation, Reply, Sent
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.held import update_since
 from fetchsgd.flower.membership import Membership, how_many, order_of_asking
@@ -112,7 +114,22 @@ class Collector:
         if reply.records is not None:
             self.events.count("late")
             log.info("client %d replies to round %d: late, dropped", sent.client, sent.round)
+            self._learn_from(reply.records, sent.client, sent)
         return None
+
+    def _learn_from(self, records: RecordDict, client: int, sent: Sent) -> None:
+        """What a late client holds by now, so that its next update begins there.
+
+        If that is a lie, it has to ask for its update once more.
+        """
+        try:
+            content: Content = from_records(records, Answer, Asks)
+        except RejectedError:
+            return
+        assert isinstance(content, Answer | Asks)
+        is_same = content.lineage == self.lineage and content.round == sent.round
+        if is_same and self.members.node_of.get(client) == sent.node:
+            self.believed[client] = content.held if isinstance(content, Asks) else sent.round
 
     def _welcome(self, reply: Reply) -> int | None:
         if reply.records is None:
