@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from flower.fakegrid import FakeGrid
 from safetensors.torch import load_file
 
@@ -33,6 +34,33 @@ def train(grid):
 
 def weights(folder):
     return load_file(folder / FILE)["weights"]
+
+
+def at_look(grid, number, act):
+    """Something that happens once, just before the server looks for replies that often."""
+    looks = [0]
+
+    def look():
+        looks[0] += 1
+        if looks[0] == number:
+            act()
+
+    grid.before_look = look
+
+
+class KilledError(BaseException):
+    pass
+
+
+def train_until_killed(grid, looks):
+    """The server ends without a word after it has looked for replies that often."""
+
+    def kill():
+        raise KilledError
+
+    at_look(grid, looks + 1, kill)
+    with pytest.raises(KilledError):
+        train(grid)
 
 
 def counts(result):

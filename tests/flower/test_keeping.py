@@ -8,8 +8,15 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, lines, train, weights
-from flower.test_server import KilledError
+from flower.federations import (
+    at_look,
+    counts,
+    federation,
+    lines,
+    train,
+    train_until_killed,
+    weights,
+)
 from flwr.app import Context, RecordDict
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -143,15 +150,12 @@ def test_a_restarted_node_goes_on_from_its_version(grid_of, tmp_path, caplog):
     caplog.set_level("INFO")
     grid = federation(tmp_path / "run", download__grid=grid_of, **EVERYBODY)
     in_folders(grid, tmp_path / "state")
-    looks = [0]
 
     def restart():
-        looks[0] += 1
-        if looks[0] == 10:
-            grid.nodes[103].online = False
-            grid.add(3, config={"state": str(tmp_path / "state")})
+        grid.nodes[103].online = False
+        grid.add(3, config={"state": str(tmp_path / "state")})
 
-    grid.before_look = restart
+    at_look(grid, 10, restart)
     result = train(grid)
     train(federation(tmp_path / "clean", download__grid=grid_of, **EVERYBODY))
     assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "clean"))
@@ -164,17 +168,14 @@ def test_a_restarted_node_goes_on_from_its_version(grid_of, tmp_path, caplog):
 def test_a_restarted_node_with_a_broken_file_asks_for_everything(damage, tmp_path, caplog):
     grid = federation(tmp_path / "run", **EVERYBODY)
     in_folders(grid, tmp_path / "state")
-    looks = [0]
 
     def restart():
-        looks[0] += 1
-        if looks[0] == 10:
-            grid.nodes[103].online = False
-            path = tmp_path / "state" / "client-3.safetensors"
-            path.unlink() if damage == "gone" else DAMAGES[damage](path)
-            grid.add(3, config={"state": str(tmp_path / "state")})
+        grid.nodes[103].online = False
+        path = tmp_path / "state" / "client-3.safetensors"
+        path.unlink() if damage == "gone" else DAMAGES[damage](path)
+        grid.add(3, config={"state": str(tmp_path / "state")})
 
-    grid.before_look = restart
+    at_look(grid, 10, restart)
     result = train(grid)
     train(federation(tmp_path / "clean", **EVERYBODY))
     assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "clean"))
@@ -217,16 +218,7 @@ def test_a_file_of_another_model_is_no_state(tmp_path, caplog):
 def test_a_killed_server_finds_its_clients_as_they_were(tmp_path):
     """For Flower it is another run, with other memory; the folders are the same."""
     grid = in_folders(federation(tmp_path / "run", **EVERYBODY), tmp_path / "state")
-    left = [12]
-
-    def kill():
-        left[0] -= 1
-        if left[0] < 0:
-            raise KilledError
-
-    grid.before_look = kill
-    with pytest.raises(KilledError):
-        train(grid)
+    train_until_killed(grid, looks=12)
     assert lines(tmp_path / "run")[-1]["round"] >= 2
     again = in_folders(federation(tmp_path / "run", **EVERYBODY), tmp_path / "state")
     result = train(again)

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, lines, train, weights
+from flower.federations import counts, federation, lines, train, train_until_killed, weights
 
 from fetchsgd.errors import UserError
 from fetchsgd.flower.settings import read_settings
@@ -76,26 +76,13 @@ def test_the_report_reads_the_folder(tmp_path):
     assert list((tmp_path / "run").glob("events.*"))
 
 
-class KilledError(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("more", [{}, {"download__grid": "steps", "upload__bits": 2}], ids=str)
 @pytest.mark.parametrize("looks", [1, 3, 6, 9])
 def test_resumed_equals_uninterrupted(looks, more, tmp_path):
     """Killed at any time. Afterwards the nodes hold nothing: for Flower it is another run."""
     whole = train(federation(tmp_path / "whole", **more))
     grid = federation(tmp_path / "cut", **more)
-    left = [looks]
-
-    def kill():
-        left[0] -= 1
-        if left[0] < 0:
-            raise KilledError
-
-    grid.before_look = kill
-    with pytest.raises(KilledError):
-        train(grid)
+    train_until_killed(grid, looks)
     done = lines(tmp_path / "cut")[-1]["round"] if (tmp_path / "cut" / FILE).exists() else 0
     again = federation(tmp_path / "cut", **more)
     result = train(again)

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, only_training, train, weights
+from flower.federations import at_look, counts, federation, only_training, train, weights
 from flwr.app import Array
 
 from fetchsgd.errors import UserError
@@ -17,14 +17,7 @@ from fetchsgd.flower.protocol import HEADER
 def test_lost_state_is_asked_for_and_comes_in_one_message(tmp_path):
     grid = federation(tmp_path / "run", train__clients_per_round=12, train__epochs=6.0)
     clean = train(federation(tmp_path / "clean", train__clients_per_round=12, train__epochs=6.0))
-    looks = [0]
-
-    def lose():
-        looks[0] += 1
-        if looks[0] == 8:
-            grid.lose_state(103)
-
-    grid.before_look = lose
+    at_look(grid, 8, lambda: grid.lose_state(103))
     result = train(grid)
     assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "clean"))
     assert counts(result)["resent"] == counts(result)["lost"] == 1
@@ -152,14 +145,11 @@ def test_the_second_reply_of_a_client_is_counted_and_dropped(tmp_path):
 def test_two_nodes_with_one_number_are_told_and_the_last_one_counts(tmp_path, caplog):
     more = {"federation__clients": 4, "train__epochs": 40.0, "federation__deadline": 5.0}
     grid = federation(tmp_path / "run", clients=[0, 1, 2, 3, 3], **more)
-    looks = [0]
 
     def leave():
-        looks[0] += 1
-        if looks[0] == 20:
-            grid.nodes[104].online = False
+        grid.nodes[104].online = False
 
-    grid.before_look = leave
+    at_look(grid, 20, leave)
     result = train(grid)
     assert counts(result)["same_client"] == 1
     assert "node 104 says that it is client 3, as node 103 does" in caplog.text

@@ -88,11 +88,7 @@ def _known_settings(options: dict[str, Any], method: str) -> Settings:
     return {
         "task": {"name": "digits", **options},
         "method": {"name": method, **method_options(method)},
-        "train": defaults_of(TrainSettings),
-        "schedule": defaults_of(Schedule),
-        "local": defaults_of(LocalWork),
-        "upload": defaults_of(UploadSettings),
-        "download": defaults_of(DownloadSettings),
+        **{section: defaults_of(kind) for section, kind in KINDS_OF_SECTIONS.items()},
     }
 
 
