@@ -28,7 +28,7 @@ from measure import environment, medians, report
 from rounds import WORK, set_up, take
 
 from fetchsgd.diagnose import Diagnosed
-from fetchsgd.rounds import train_rounds
+from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 TARGET = 1.05

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import fetchsgd
-from fetchsgd.simulate.environment import commit, hardware, versions
+from fetchsgd.runs.environment import commit, hardware, versions
 
 
 def medians(

@@ -27,7 +27,7 @@ from rounds import rounds_of
 from torch import Tensor, nn
 from torch.autograd import DeviceType
 
-from fetchsgd.config import resolve
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
 from fetchsgd.tasks import ClientData, Task, cifar
 from fetchsgd.tasks.augment import crop_and_flip, warp_writing

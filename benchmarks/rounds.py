@@ -32,9 +32,9 @@ from measure import environment, medians, report
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fetchsgd.config import resolve
 from fetchsgd.methods import LocalMethod
-from fetchsgd.rounds import ClientsAtWork, Merged, train_rounds
+from fetchsgd.runs.settings import resolve
+from fetchsgd.server.rounds import ClientsAtWork, Merged, train_rounds
 from fetchsgd.simulate import Run
 from fetchsgd.tasks import ClientData, Task, cross_entropy, is_correct
 

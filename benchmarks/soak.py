@@ -33,7 +33,7 @@ from typing import Any
 from measure import environment
 
 from fetchsgd.flower.processes import MARK, Federation, words
-from fetchsgd.sampling import Sampler
+from fetchsgd.server.sampling import Sampler
 
 APP = Path(__file__).parents[1] / "examples/flower_app"
 PER_ROUND, OVERSAMPLE = 3, 1.3

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from measure import environment, medians, report
 
+from fetchsgd.quantisers.levels import BITS, CELLS_PER_SYMBOL
 from fetchsgd.wire import positions, quantise_rows, rans
 from fetchsgd.wire.choices import Choices, choose
 from fetchsgd.wire.frequencies import CELL_TOTAL, cell_counts, normalise, product_frequencies
 from fetchsgd.wire.payloads import Floats, SparseUpdate
-from fetchsgd.wire.quantised import BITS, CELLS_PER_SYMBOL
 from fetchsgd.wire.reader import Reader
 from fetchsgd.wire.segments import SEGMENT, spans
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from fetchsgd.wire.quantised import RUN
+from fetchsgd.quantisers.levels import RUN
 
 
 def normal(*shape, seed=0):

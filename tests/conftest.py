@@ -32,9 +32,9 @@ CHECKED = [
     "fetchsgd.sketch.kernels.pieces",
     "fetchsgd.sketch.kernels.reference",
     "fetchsgd.sketch.kernels.selection",
-    "fetchsgd.wire.kernels.cpu",
-    "fetchsgd.wire.kernels.cuda",
-    "fetchsgd.wire.kernels.reference",
+    "fetchsgd.quantisers.kernels.cpu",
+    "fetchsgd.quantisers.kernels.cuda",
+    "fetchsgd.quantisers.kernels.reference",
 ]
 
 if importlib.util.find_spec("beartype"):

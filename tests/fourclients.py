@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fetchsgd.batches import Cohort
-from fetchsgd.client_gradients import ClientGradients
+from fetchsgd.clients.batches import Cohort
+from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.vector import FlatModel
 

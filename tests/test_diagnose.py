@@ -11,8 +11,8 @@ from fetchsgd.diagnose import Diagnosed
 from fetchsgd.diagnose.cells import Cells
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Sketched
-from fetchsgd.grids import exactly, with_values
 from fetchsgd.methods import FetchSGD, TrueTopK
+from fetchsgd.server.grids import exactly, with_values
 from fetchsgd.sketch import CountSketch
 from fetchsgd.vector import SparseVector
 

@@ -26,7 +26,7 @@ from measure import environment
 from methods import CLIENTS, DOWN, METHODS, MOST_ROUNDS, TARGET, UP, candidates, run_settings
 
 from fetchsgd.flower.settings import read_settings
-from fetchsgd.rounds import train_rounds
+from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 SEEDS = (1, 2)

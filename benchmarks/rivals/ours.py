@@ -8,8 +8,8 @@ import time
 import setting
 import torch
 
-from fetchsgd.config import resolve
-from fetchsgd.rounds import train_rounds
+from fetchsgd.runs.settings import resolve
+from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 METHODS = {

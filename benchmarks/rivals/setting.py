@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fetchsgd.randomness import number
-from fetchsgd.sampling import Sampler
+from fetchsgd.server.sampling import Sampler
 from fetchsgd.tasks import Task
 from fetchsgd.tasks.digits import digits
 

@@ -42,7 +42,7 @@ from torch import Tensor
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.uncompressed import Uncompressed
 from fetchsgd.randomness import torch_generator
-from fetchsgd.simulate.environment import commit, hardware, versions
+from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.theory import Certainty, Problem, contracting, smallest_table, theorem_1
 from fetchsgd.vector import SparseVector
 

@@ -45,7 +45,7 @@ from torch import Tensor
 
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.randomness import torch_generator
-from fetchsgd.simulate.environment import commit, hardware, versions
+from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.theory import Certainty, Heaviness, TableSize, risk, smallest_table
 from fetchsgd.vector import SparseVector
 

@@ -12,7 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fetchsgd.flower import client
-from fetchsgd.flower.collecting import Clock
+from fetchsgd.flower.server_round import Clock
 
 NEVER = 10**9
 

@@ -12,7 +12,7 @@ from fetchsgd.flower.protocol import HEADER
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server import federate
 from fetchsgd.flower.settings import read_settings
-from fetchsgd.simulate.checkpoint import FILE
+from fetchsgd.runs.checkpoint import FILE
 
 
 def config(out, method="fetchsgd", **more):

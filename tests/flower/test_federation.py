@@ -21,7 +21,7 @@ from fetchsgd.flower.processes import Federation
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
-from fetchsgd.simulate.checkpoint import FILE
+from fetchsgd.runs.checkpoint import FILE
 
 pytestmark = pytest.mark.federation
 

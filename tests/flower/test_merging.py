@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fetchsgd.flower.held import Held, fits, update_since, updated
 from fetchsgd.flower.merging import Expected, RunningMean, judge
 from fetchsgd.flower.messages import Answer
 from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.settings import read_settings
+from fetchsgd.flower.versions import Held, fits, update_since, updated
 from fetchsgd.flower.work import payload_for, row_of
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK
-from fetchsgd.rounds import Merged, after_round
-from fetchsgd.upload import Upload
+from fetchsgd.quantisers.upload import Upload
+from fetchsgd.server.rounds import Merged, after_round
 from fetchsgd.wire import Floats, Integers, SparseUpdate, decode, encode
 
 DIM = 200

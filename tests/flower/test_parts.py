@@ -14,7 +14,7 @@ from fetchsgd.flower.events import Events
 from fetchsgd.flower.keys import make_keys
 from fetchsgd.flower.membership import Membership, how_many, order_of_asking
 from fetchsgd.flower.settings import FederationSettings, read_settings
-from fetchsgd.sampling import Sampler
+from fetchsgd.server.sampling import Sampler
 
 TINY = {"task.name": "tinytask:tiny"}
 

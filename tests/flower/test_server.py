@@ -10,8 +10,8 @@ from flower.federations import counts, federation, lines, train, train_until_kil
 from fetchsgd.errors import UserError
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
+from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.simulate import Run
-from fetchsgd.simulate.checkpoint import FILE
 
 
 def simulated(grid, out):

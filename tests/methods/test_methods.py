@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from fetchsgd.grids import FloatGrid
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
+from fetchsgd.server.grids import FloatGrid
 from fetchsgd.vector import SparseVector
 
 CPU = torch.device("cpu")

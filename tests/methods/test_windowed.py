@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fetchsgd.config import resolve
 from fetchsgd.errors import UserError
-from fetchsgd.grids import FloatGrid, StepGrid
 from fetchsgd.methods import FetchSGD
 from fetchsgd.methods.windowed import WITH_MOMENTUM
+from fetchsgd.runs import checkpoint as checkpoints
+from fetchsgd.runs.settings import resolve
+from fetchsgd.server.grids import FloatGrid, StepGrid
 from fetchsgd.simulate import Run
-from fetchsgd.simulate import checkpoint as checkpoints
 
 CPU = torch.device("cpu")
 TESTS = str(Path(__file__).parents[1])
@@ -215,7 +215,7 @@ def assert_same_bits(folder):
 
 KILLED_IN_ROUND_8 = """
 import os, pathlib, signal, sys
-from fetchsgd.config import resolve
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
 
 given = {"task": {"name": "tinytask:tiny"}, "method": {"name": "fetchsgd"}}

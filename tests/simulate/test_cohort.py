@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fetchsgd.config import resolve
 from fetchsgd.methods import LocalTopK, Memory
+from fetchsgd.quantisers.upload import Upload
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
-from fetchsgd.upload import Upload
 
 NAME = {"task": {"name": "tinytask:tiny"}}
 COHORT = np.array([7, 2, 9, 4, 0])

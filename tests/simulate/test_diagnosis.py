@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fetchsgd.config import resolve
 from fetchsgd.diagnose import QUANTITIES
 from fetchsgd.errors import UserError
+from fetchsgd.runs.checkpoint import FILE
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
-from fetchsgd.simulate.checkpoint import FILE
 
 
 def make(method="fetchsgd", *sets):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from waiting import nothing_waits
 
-from fetchsgd import client
-from fetchsgd.config import resolve
-from fetchsgd.graphs import uncollected
-from fetchsgd.rounds import train_rounds
+from fetchsgd.clients import trainer as client
+from fetchsgd.clients.graphs import uncollected
+from fetchsgd.runs.settings import resolve
+from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fetchsgd.config import resolve
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.runs import checkpoint as checkpoints
+from fetchsgd.runs.settings import resolve
+from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.simulate import Run
-from fetchsgd.simulate import checkpoint as checkpoints
-from fetchsgd.toml_files import read_toml
 
 TESTS = str(Path(__file__).parents[1])
 METHODS = ["fetchsgd", "true_topk", "local_topk", "fedavg", "uncompressed"]

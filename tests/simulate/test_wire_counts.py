@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fetchsgd.config import resolve
-from fetchsgd.downloads import FloatDownloads
+from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import number
-from fetchsgd.rounds import train_rounds
+from fetchsgd.runs.settings import resolve
+from fetchsgd.server.downloads import FloatDownloads
+from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
-from fetchsgd.upload import Upload
 from fetchsgd.wire import (
     DenseVector,
     Floats,

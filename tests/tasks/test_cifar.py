@@ -14,8 +14,8 @@ import torch
 from tasks.archive_server import serving
 from torch.nn.functional import pad
 
-from fetchsgd.config import resolve
 from fetchsgd.errors import UserError
+from fetchsgd.runs.settings import resolve
 from fetchsgd.tasks import cifar
 from fetchsgd.tasks.augment import PADDING, crop_and_flip
 from fetchsgd.tasks.cifar import CIFAR10, CIFAR100, PIXELS, DataFile, cifar10, cifar100

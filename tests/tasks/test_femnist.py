@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from fetchsgd.batches import Cohort
-from fetchsgd.client_gradients import ClientGradients
-from fetchsgd.config import resolve
+from fetchsgd.clients.batches import Cohort
+from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.errors import UserError
 from fetchsgd.methods import METHODS
+from fetchsgd.runs.settings import resolve
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.tasks.augment import Warp, fetched_from, warp_writing
 from fetchsgd.tasks.femnist import CACHE, femnist, load, read_cache

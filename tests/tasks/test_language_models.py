@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fetchsgd.batches import Cohort
-from fetchsgd.client import Trainer
-from fetchsgd.client_gradients import ClientGradients
+from fetchsgd.clients.batches import Cohort
+from fetchsgd.clients.gradients import ClientGradients
+from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError
 from fetchsgd.tasks import language_models
 from fetchsgd.tasks.language_models import (

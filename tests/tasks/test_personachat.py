@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fetchsgd.config import resolve
 from fetchsgd.errors import UserError
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate.run import Run
 from fetchsgd.tasks.base import perplexity, totals_and_counts
 from fetchsgd.tasks.dialogues import Specials

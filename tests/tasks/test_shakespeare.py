@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fetchsgd.batches import Cohort
-from fetchsgd.client_gradients import ClientGradients
-from fetchsgd.config import resolve
+from fetchsgd.clients.batches import Cohort
+from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.errors import UserError
+from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate.run import Run
 from fetchsgd.tasks.shakespeare import (
     FILE,

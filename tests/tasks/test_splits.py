@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from fetchsgd.config import resolve
 from fetchsgd.errors import UserError
 from fetchsgd.randomness import numpy_generator
+from fetchsgd.runs.settings import resolve
 from fetchsgd.tasks.digits import digits
 from fetchsgd.tasks.splits import SIZES, SPLITS, Split, power_law
 

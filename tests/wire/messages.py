@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
+from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.wire import (
     DenseVector,
     Floats,
@@ -23,7 +24,6 @@ from fetchsgd.wire.frequencies import TOTAL, normalise
 from fetchsgd.wire.gaps import best_code
 from fetchsgd.wire.integers import symbols_of
 from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
-from fetchsgd.wire.quantised import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.wire.rans import histogram
 
 

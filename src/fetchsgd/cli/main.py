@@ -12,16 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from fetchsgd.budget import choose, parse_budget
 from fetchsgd.cli.display import format_bytes, format_seconds, watching
 from fetchsgd.cli.theory import theory
-from fetchsgd.config import Config, merge, method_options, parse_assignments, resolve
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
+from fetchsgd.runs.budget import choose, parse_budget
+from fetchsgd.runs.settings import Config, merge, method_options, parse_assignments, resolve
+from fetchsgd.runs.sweep import Outcome, Planned, plan, read_sweep, run_sweep
+from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulate.run import Run
-from fetchsgd.sweep import Outcome, Planned, plan, read_sweep, run_sweep
 from fetchsgd.tasks import TASKS, task_options
-from fetchsgd.toml_files import Settings, read_toml
 
 app = typer.Typer(
     help="Train one model over many clients whose links are slow.",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fetchsgd.config import Config
 from fetchsgd.diagnose.method import Diagnosed
 from fetchsgd.methods import FetchSGD, Method, TrueTopK
+from fetchsgd.runs.settings import Config
 
 EXACT_UP_TO = 1 << 24  # weights; beside FetchSGD some ten vectors of that length are kept
 

@@ -13,9 +13,9 @@ from fetchsgd.diagnose.notebook import Notebook
 from fetchsgd.diagnose.shadow import Shadow
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Dense, Scalar, Sketched, Space, energy
-from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods import FetchSGD, State, TrueTopK
 from fetchsgd.methods.base import flatten
+from fetchsgd.server.grids import Deliver, Update, exactly
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
 

@@ -11,7 +11,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fetchsgd.errors import UserError
-from fetchsgd.flower.keeping import keeper
+from fetchsgd.flower.client_state import keeper
 from fetchsgd.flower.messages import Hello, Work
 from fetchsgd.flower.protocol import from_records, to_records
 
@@ -29,7 +29,7 @@ def introduce(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """A round's work."""
-    from fetchsgd.flower.taking_part import take_part
+    from fetchsgd.flower.client_round import take_part
 
     client = client_number(context.node_config)
     work = from_records(message.content, Work)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from fetchsgd.randomness import numpy_generator
-from fetchsgd.sampling import Sampler
+from fetchsgd.server.sampling import Sampler
 
 
 class Membership:

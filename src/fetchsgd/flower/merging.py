@@ -18,8 +18,8 @@ from torch import Tensor
 from fetchsgd.flower.messages import Answer
 from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.methods import FetchSGD, LocalMethod, Method
-from fetchsgd.rounds import Merged
-from fetchsgd.upload import Upload
+from fetchsgd.quantisers.upload import Upload
+from fetchsgd.server.rounds import Merged
 from fetchsgd.wire import (
     DenseVector,
     Floats,

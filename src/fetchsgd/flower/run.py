@@ -9,8 +9,8 @@ import zlib
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.config import Config
-from fetchsgd.sampling import Sampler
+from fetchsgd.runs.settings import Config
+from fetchsgd.server.sampling import Sampler
 from fetchsgd.simulate.run import Run
 
 # What client and server must agree on; where data lies and how it is watched may differ.

@@ -21,14 +21,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fetchsgd.errors import UserError
-from fetchsgd.flower.collecting import Clock, Collector
-from fetchsgd.flower.conversation import Conversation
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.run import FederatedRun
+from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
-from fetchsgd.rounds import Training, after_round
-from fetchsgd.simulate.checkpoint import load_checkpoint, write_atomically
-from fetchsgd.simulate.folder import Line, RunFolder
+from fetchsgd.flower.transport import Conversation
+from fetchsgd.runs.checkpoint import load_checkpoint, write_atomically
+from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.server.rounds import Training, after_round
 from fetchsgd.simulate.run import Loop
 
 log = logging.getLogger("flwr.fetchsgd")

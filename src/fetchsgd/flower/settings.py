@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fetchsgd.config import (
+from fetchsgd.errors import UserError
+from fetchsgd.methods import METHODS
+from fetchsgd.runs.settings import (
     Config,
     check_types,
     method_options,
@@ -23,9 +25,7 @@ from fetchsgd.config import (
     refuse_unknown,
     resolve,
 )
-from fetchsgd.errors import UserError
-from fetchsgd.methods import METHODS
-from fetchsgd.toml_files import Settings
+from fetchsgd.runs.toml_files import Settings
 
 log = logging.getLogger("flwr.fetchsgd")
 SECTION = "federation"

@@ -16,8 +16,8 @@ from torch import Tensor
 from fetchsgd.errors import UserError
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.methods import FetchSGD, LocalMethod, Memory, Method
+from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import number, torch_generator
-from fetchsgd.upload import Upload
 from fetchsgd.wire import DenseVector, Payload, SketchTable, SparseUpdate
 
 

@@ -1,12 +1,12 @@
 """The five methods of section 5, a file each."""
 
-from fetchsgd.grids import Update
 from fetchsgd.methods.base import LocalMethod, Memory, Method, State
 from fetchsgd.methods.fedavg import FedAvg
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.local_topk import LocalTopK
 from fetchsgd.methods.true_topk import TrueTopK
 from fetchsgd.methods.uncompressed import Uncompressed
+from fetchsgd.server.grids import Update
 
 METHODS: dict[str, type] = {
     "fetchsgd": FetchSGD,

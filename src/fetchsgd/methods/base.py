@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from fetchsgd.grids import Deliver, Update, exactly
+from fetchsgd.server.grids import Deliver, Update, exactly
 
 
 class State(NamedTuple):

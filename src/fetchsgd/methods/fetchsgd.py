@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import State, require_range
 from fetchsgd.methods.windowed import (
     Form,
@@ -22,6 +21,7 @@ from fetchsgd.methods.windowed import (
     make_window,
     window_notes,
 )
+from fetchsgd.server.grids import Deliver, Update, exactly
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sketch.count_sketch import default_block
 from fetchsgd.sketch.windows import SlidingWindow, Suffixes

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import Memory, State, deliver_dense, nothing, require_range
 from fetchsgd.methods.largest import largest_mask, largest_sum
+from fetchsgd.server.grids import Deliver, Update, exactly
 
 
 @dataclass(frozen=True)

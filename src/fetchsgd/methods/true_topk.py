@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import State, flatten, require_range
+from fetchsgd.server.grids import Deliver, Update, exactly
 from fetchsgd.vector import SparseVector
 
 

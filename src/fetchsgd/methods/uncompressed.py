@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fetchsgd.grids import Deliver, Update, exactly
 from fetchsgd.methods.base import State, deliver_dense, flatten, nothing, require_range
+from fetchsgd.server.grids import Deliver, Update, exactly
 
 
 @dataclass(frozen=True)

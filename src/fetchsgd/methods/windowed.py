@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from jaxtyping import Bool
 from torch import Tensor
 
-from fetchsgd.grids import Update
 from fetchsgd.methods.base import State
+from fetchsgd.server.grids import Update
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sketch.windows import (
     Histogram,

@@ -48,7 +48,7 @@ def read_results(path: Path) -> list[Run]:
 def write_results(runs: Iterable[Run], path: Path) -> ResultsSummary:
     """Write those of the runs that have ended, by name; the same runs give the same bytes."""
     # Loads torch, which reading needs not.
-    from fetchsgd.simulate.checkpoint import write_atomically
+    from fetchsgd.runs.checkpoint import write_atomically
 
     every = list(runs)
     lines = sorted((run.name, json.dumps(run.record)) for run in every if run.record is not None)

@@ -12,14 +12,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.batches import Batch, Cohort, rounded_up
-from fetchsgd.client import LocalWork, Trainer
+from fetchsgd.clients.batches import Batch, Cohort, rounded_up
+from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.methods import LocalMethod, Memory, Method
+from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import torch_generator
-from fetchsgd.rounds import Merged
+from fetchsgd.server.rounds import Merged
 from fetchsgd.tasks import ClientData
 from fetchsgd.tasks.base import Augment
-from fetchsgd.upload import Upload
 
 # Memory for vectors of single clients; half a dozen are alive at once.
 CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}

@@ -14,24 +14,24 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.batches import as_images
-from fetchsgd.client import Trainer
-from fetchsgd.config import Config
+from fetchsgd.clients.batches import as_images
+from fetchsgd.clients.trainer import Trainer
 from fetchsgd.diagnose import diagnosed
-from fetchsgd.downloads import Downloads, FloatDownloads, StepDownloads
 from fetchsgd.errors import DivergedError, UserError
-from fetchsgd.grids import StepGrid, make_grid
-from fetchsgd.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
+from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import number
-from fetchsgd.rounds import Training, train_rounds
-from fetchsgd.sampling import Sampler
-from fetchsgd.simulate.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
+from fetchsgd.runs.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
+from fetchsgd.runs.environment import choose_device, commit, compute_dtype, hardware, versions
+from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.settings import Config
+from fetchsgd.server.downloads import Downloads, FloatDownloads, StepDownloads
+from fetchsgd.server.grids import StepGrid, make_grid
+from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
+from fetchsgd.server.rounds import Training, train_rounds
+from fetchsgd.server.sampling import Sampler
 from fetchsgd.simulate.cohort import CohortAtWork
-from fetchsgd.simulate.environment import choose_device, commit, compute_dtype, hardware, versions
-from fetchsgd.simulate.folder import Line, RunFolder
 from fetchsgd.tasks.base import cut, totals_and_counts
-from fetchsgd.upload import Upload
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30

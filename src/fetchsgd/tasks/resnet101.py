@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, relu
 
-from fetchsgd.layer_gradients import LAYERS, group_norm
+from fetchsgd.clients.layer_gradients import LAYERS, group_norm
 from fetchsgd.tasks.augment import WHITE
 from fetchsgd.tasks.pooling import pooled
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from fetchsgd.quantisers.levels import BITS
 from fetchsgd.sketch.checks import check_whole_number
 from fetchsgd.sketch.windows.pruning import most_sketches
 from fetchsgd.theory.tables import MOST_ROUNDS, TableSize
-from fetchsgd.wire.quantised import BITS
 from fetchsgd.wire.sizes import HEADER_BYTES, floats_bytes, packed_bytes
 
 FLOATS = {32: torch.float32, 16: torch.bfloat16}

@@ -1,5 +1,13 @@
 """The wire format: what clients and server send, as bytes (docs/wire.md)."""
 
+from fetchsgd.quantisers.levels import (
+    Quantised,
+    QuantisedRows,
+    Rounding,
+    quantise,
+    quantise_rows,
+    round_to_bfloat16,
+)
 from fetchsgd.wire.codec import decode, encode, num_bytes
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.payloads import (
@@ -11,14 +19,6 @@ from fetchsgd.wire.payloads import (
     SparseUpdate,
     Values,
     WholeModel,
-)
-from fetchsgd.wire.quantised import (
-    Quantised,
-    QuantisedRows,
-    Rounding,
-    quantise,
-    quantise_rows,
-    round_to_bfloat16,
 )
 
 __all__ = [

@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.wire import cells, golomb, integers, positions, rans, sizes
+from fetchsgd.quantisers import cells
+from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, Quantised
+from fetchsgd.wire import golomb, integers, positions, rans, sizes
 from fetchsgd.wire.frequencies import (
     CELL_TOTAL,
     TOTAL,
@@ -25,7 +27,6 @@ from fetchsgd.wire.frequencies import (
 from fetchsgd.wire.gaps import GapCode, best_code
 from fetchsgd.wire.payloads import Floats, Integers, Payload, SparseUpdate, Values
 from fetchsgd.wire.position_sizes import gap_bytes
-from fetchsgd.wire.quantised import CELLS_PER_SYMBOL, Quantised
 from fetchsgd.wire.stream_sizes import stream_bytes
 
 FLOAT_FORMATS = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}

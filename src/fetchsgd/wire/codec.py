@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.wire import cells, header, integers, positions
+from fetchsgd.quantisers import cells
+from fetchsgd.quantisers.levels import Quantised
+from fetchsgd.wire import header, integers, positions
 from fetchsgd.wire.choices import FLOAT_FORMATS, INTEGERS, Choices, choose
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.frequencies import Frequencies
@@ -29,7 +31,6 @@ from fetchsgd.wire.payloads import (
     WholeModel,
     count_of,
 )
-from fetchsgd.wire.quantised import Quantised
 from fetchsgd.wire.reader import Reader
 from fetchsgd.wire.sizes import floats_bytes
 

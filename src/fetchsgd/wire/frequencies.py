@@ -16,8 +16,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.quantised import CELLS_PER_SYMBOL
 from fetchsgd.wire.reader import Reader, number_bytes
 
 SYMBOLS = 256

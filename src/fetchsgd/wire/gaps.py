@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fetchsgd.sketch.kernels.cpu import run_in_order
+from fetchsgd.threads import run_in_order
 from fetchsgd.wire import rans
 from fetchsgd.wire.bit_loops import count_escapes, read_gaps, write_gaps
 from fetchsgd.wire.errors import WireError

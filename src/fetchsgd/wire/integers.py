@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fetchsgd.sketch.kernels.cpu import run_in_order
+from fetchsgd.threads import run_in_order
 from fetchsgd.wire import rans
 from fetchsgd.wire.bit_loops import (
     bucket_symbols,

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire.header import MOST
-from fetchsgd.wire.quantised import Quantised
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 

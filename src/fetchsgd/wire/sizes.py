@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
+from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.wire.frequencies import CELL_TOTAL, SYMBOLS, TOTAL, cells_of_symbols, levels
 from fetchsgd.wire.header import HEADER_BYTES as HEADER_BYTES
 from fetchsgd.wire.position_sizes import position_bytes as position_bytes
-from fetchsgd.wire.quantised import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.wire.segments import SEGMENT
 from fetchsgd.wire.stream_sizes import number_size, stream_bytes
 

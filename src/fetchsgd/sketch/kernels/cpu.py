@@ -7,13 +7,8 @@ adds to it in order of coordinate: the sum is the one that a sequential float32 
 from __future__ import annotations
 
 import math
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from collections.abc import Iterator
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,9 +27,8 @@ from fetchsgd.sketch.kernels.cpu_loops import add_entries, add_runs, sum_of_squa
 from fetchsgd.sketch.kernels.pieces import offsets, slices
 from fetchsgd.sketch.kernels.reference import touched
 from fetchsgd.sketch.kernels.selection import Collected
+from fetchsgd.threads import SERIAL_WORK, run_in_order
 
-# Below this many coordinate visits, handing work to another thread costs more than it saves.
-SERIAL_WORK = 1 << 17
 # Coordinates that one task walks over.
 CHUNK = 1 << 18
 # Floats that move at once: the largest power of two up to this that divides the block.
@@ -43,8 +37,6 @@ MAX_LANES = 16
 MAX_ROWS = 64
 
 Part = tuple[int, NDArray[np.float32]]
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 class NumbaKernels:
@@ -234,29 +226,3 @@ def _trim(
     return Collected(
         torch.from_numpy(indices[keep][:size]), torch.from_numpy(values[keep][:size]), above, equal
     )
-
-
-def run_in_order(
-    function: Callable[[Task], Result], tasks: Iterable[Task], work: int
-) -> Iterator[Result]:
-    """Results in the order of the tasks, from torch's number of threads, few in flight at once."""
-    threads = torch.get_num_threads()
-    if threads == 1 or work < SERIAL_WORK:
-        yield from map(function, tasks)
-        return
-    waiting: deque[Future[Result]] = deque()
-    for task in tasks:
-        if len(waiting) == 8 * threads:
-            yield waiting.popleft().result()
-        waiting.append(_pool(threads).submit(function, task))
-    while waiting:
-        yield waiting.popleft().result()
-
-
-@lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="fetchsgd")
-
-
-# A forked child inherits the pool but none of its threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,1 @@
+"""A client's work: batches, gradients, many clients at once."""

@@ -1,0 +1,226 @@
+"""Every client's own gradient (Algorithm 1, line 7), for methods that are not linear.
+
+Two ways. In one pass: an ordinary forward and backward pass over the examples of all clients, in
+which every layer forms the clients' gradients of its own weights (layer_gradients.py). And by
+torch.func's vmap, which takes nearly any model and weights that differ between clients, but turns
+convolutions into grouped ones, which are slow; where weights differ, per_client_convolutions.py has
+others for GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+
+from fetchsgd.clients.layer_gradients import LAYERS, full_precision, is_known
+from fetchsgd.clients.per_client_convolutions import per_client_convolutions
+from fetchsgd.tasks.base import Loss
+from fetchsgd.vector import FlatModel
+
+if TYPE_CHECKING:
+    from fetchsgd.clients.batches import Cohort
+
+# The two ways differ by rounding, which a deep network may enlarge; on a model that one pass does
+# not suit, they differ by as much as the gradient.
+ALLOWED_DIFFERENCE = 0.05
+# Moves weights that start as zeros, behind which all gradients are zeros, right or wrong.
+NUDGE = 1e-3
+
+Gradients = tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]  # and losses
+
+
+class ClientGradients:
+    """Gradients and losses of clients that stand at the same weights, or each at its own."""
+
+    def __init__(self, model: FlatModel, loss: Loss, compute_dtype: torch.dtype) -> None:
+        self.model, self.loss, self.compute_dtype = model, loss, compute_dtype
+        self.layers = layers_of(model)
+        self.convolves = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
+        # Not known before a cohort has been done both ways.
+        self.one_pass_serves: bool | None = None if self.layers else False
+
+    def __call__(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
+        if weights.ndim == 2:
+            # On a CPU, grouped convolutions are the faster ones.
+            is_slow = weights.is_cuda and self.convolves
+            return (self.by_per_client_convolutions if is_slow else self.by_vmap)(weights, cohort)
+        if self.one_pass_serves is None and len(cohort.present) > 1:
+            self.one_pass_serves = self._both_agree(weights, cohort.part(slice(2)))
+        return (self.in_one_pass if self.one_pass_serves else self.by_vmap)(weights, cohort)
+
+    def in_one_pass(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> Gradients:
+        # Weights need no gradients in common, so autograd computes none.
+        parameters = self.model.views(weights.detach())
+        gradients = weights.new_empty(len(cohort.present), self.model.dim)
+        with torch.enable_grad(), tapped(self.layers, gradients) as taps:
+            losses = self._losses(parameters, cohort.examples, cohort.targets.flatten(0, 1))
+            means = mean_present(losses.view(cohort.present.shape), cohort.present)
+            torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
+        for layer in taps.silent:
+            layer.clear(gradients)
+        return gradients, means.detach()
+
+    def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
+        in_weights = None if weights.ndim == 1 else 0
+        each = vmap(grad_and_value(self._mean_loss), (in_weights, 0, 0, 0), randomness="different")
+        found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
+        return found
+
+    def by_per_client_convolutions(
+        self, weights: Float32[Tensor, "n dim"], cohort: Cohort
+    ) -> Gradients:
+        each = vmap(self._mean_loss, randomness="different")
+        with torch.enable_grad(), per_client_convolutions(self.model.module):
+            weights = weights.detach().requires_grad_()
+            losses = each(weights, cohort.inputs, cohort.targets, cohort.present)
+            # No client's loss depends on another's weights.
+            (gradients,) = torch.autograd.grad(losses.sum(), weights)
+        return gradients, losses.detach()
+
+    def _mean_loss(
+        self, weights: Float32[Tensor, " dim"], inputs: Tensor, targets: Tensor, present: Tensor
+    ) -> Float32[Tensor, ""]:
+        return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
+
+    def _losses(self, parameters: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        mixed = self.compute_dtype != torch.float32
+        with torch.autocast(parameters[0].device.type, self.compute_dtype, mixed):
+            outputs = self.model(parameters, inputs)
+        return self.loss(outputs.float(), targets)
+
+    def _both_agree(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> bool:
+        """Whether one pass suits the model, seen from what it does.
+
+        It does not if weights are used a second time somewhere, or if examples mix, or if they are
+        not the first dimension on the way. No look at the modules would tell.
+        """
+        exact = ClientGradients(self.model, self.loss, torch.float32)
+        generator = torch.Generator(weights.device).manual_seed(0)
+        noise = torch.randn(weights.shape, generator=generator, device=weights.device)
+        weights = weights + NUDGE * noise
+        with without_dropout(self.model.module), full_precision():
+            expected, _ = exact.by_vmap(weights, cohort)
+            try:
+                found, _ = exact.in_one_pass(weights, cohort)
+            except (RuntimeError, IndexError):  # shapes that do not fit, inputs given by name
+                return False
+        parts = (torch.split(vectors, self.model.sizes, dim=1) for vectors in (found, expected))
+        return all(
+            bool((ours - other).norm() <= ALLOWED_DIFFERENCE * other.norm())
+            for ours, other in zip(*parts, strict=True)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A module with weights of its own: where they are in the vector, and their shapes."""
+
+    module: nn.Module
+    places: dict[str, tuple[slice, torch.Size]]
+
+    def write(self, gradients: Float32[Tensor, "n dim"], inputs: Tensor, slopes: Tensor) -> None:
+        at = {
+            name: gradients[:, columns].view(-1, *shape)
+            for name, (columns, shape) in self.places.items()
+        }
+        LAYERS[type(self.module)](self.module, inputs, slopes, at["weight"], at.get("bias"))
+
+    def clear(self, gradients: Float32[Tensor, "n dim"]) -> None:
+        for columns, _ in self.places.values():
+            gradients[:, columns] = 0
+
+
+def layers_of(model: FlatModel) -> list[Layer]:
+    """All layers with weights; none if one of them is unknown, or if two of them share weights."""
+    ends = torch.tensor(model.sizes).cumsum(0).tolist()
+    places = {
+        name: (slice(end - size, end), shape)
+        for name, shape, size, end in zip(model.names, model.shapes, model.sizes, ends, strict=True)
+    }
+    layers = []
+    for prefix, module in model.module.named_modules():
+        own = [name for name, _ in module.named_parameters(prefix, recurse=False)]
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            return []  # it mixes examples; without weights it would go unnoticed below
+        if own:
+            if not is_known(module) or not places.keys() >= set(own):
+                return []
+            layers.append(
+                Layer(module, {name.rpartition(".")[2]: places.pop(name) for name in own})
+            )
+    return layers
+
+
+class Taps:
+    """Where one pass is listened to."""
+
+    def __init__(self, layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> None:
+        self.gradients = gradients
+        self.silent = set(layers)  # until the backward pass reaches them
+        # Something that asks for a gradient, since neither weights nor inputs do.
+        self.anchor = torch.zeros((), device=gradients.device, requires_grad=True)
+
+    def hear(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
+        layer.write(self.gradients, inputs, slopes)
+        self.silent.discard(layer)
+
+
+class Tap(torch.autograd.Function):
+    """Passes a layer's output on; on the way back, hands over the slopes there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, inputs: Tensor, _anchor: Tensor, taps: Taps, layer: Layer
+    ) -> Tensor:
+        ctx.save_for_backward(inputs)  # so that autograd notices if they are overwritten
+        ctx.taps, ctx.layer = taps, layer
+        # A view could not be overwritten, as nn.ReLU(inplace=True) does.
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.taps.hear(ctx.layer, *ctx.saved_tensors, *slopes)
+        return *slopes, None, None, None, None
+
+
+@contextmanager
+def tapped(layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> Iterator[Taps]:
+    """While this lasts, a backward pass writes the clients' gradients."""
+    taps = Taps(layers, gradients)
+
+    def tap(layer: Layer) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            apply: Any = Tap.apply
+            through: Tensor = apply(output, inputs[0].detach(), taps.anchor, taps, layer)
+            return through
+
+        return layer.module.register_forward_hook(hook)
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(tap(layer))
+        yield taps
+
+
+@contextmanager
+def without_dropout(module: nn.Module) -> Iterator[None]:
+    """Two passes would draw differently."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def mean_present(losses: Float32[Tensor, "*n m"], present: Tensor) -> Float32[Tensor, "*n"]:
+    """The mean over the examples that a client has; 0 without any."""
+    return (losses * present).sum(-1) / present.sum(-1).clamp(min=1)

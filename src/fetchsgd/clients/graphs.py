@@ -1,0 +1,99 @@
+"""A backward pass as a CUDA graph.
+
+A backward pass is hundreds or thousands of short kernels, and launching them one by one takes
+longer than running them. Recorded once for each shape of a batch, they are launched as one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.clients.batches import Batch
+
+# Where clients differ in size, batches are filled up to one of a few sizes (`rounded_up`).
+MOST_SHAPES = 32
+WARM_UPS = 3
+
+Gradient = Callable[[Tensor, Batch], tuple[list[Tensor], Tensor]]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A graph, the memory that it reads, and the memory that it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    weights: Float32[Tensor, " dim"]
+    batch: Batch
+    gradient: list[Tensor]
+    loss: Float32[Tensor, ""]
+
+
+class GraphedGradient:
+    """The same gradient, in memory that the next call overwrites."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self.gradient = gradient
+        self.recorded: dict[tuple[torch.Size, ...], Recorded] = {}
+
+    def __call__(
+        self, weights: Float32[Tensor, " dim"], batch: Batch
+    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
+        shape = tuple(part.shape for part in tensors_of(batch))
+        if shape not in self.recorded:
+            if len(self.recorded) == MOST_SHAPES:
+                return self.gradient(weights, batch)
+            self.recorded[shape] = self._record(weights, batch)
+        found = self.recorded[shape]
+        found.weights.copy_(weights)
+        for kept, given in zip(tensors_of(found.batch), tensors_of(batch), strict=True):
+            kept.copy_(given)
+        found.graph.replay()
+        return found.gradient, found.loss.clone()
+
+    def _record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded:
+        kept_weights = weights.clone()
+        kept = Batch(*(part.clone() for part in tensors_of(batch)))
+        # What libraries do on their first calls, such as choosing algorithms, must stay outside.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS if not self.recorded else 1):
+                self.gradient(kept_weights, kept)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with uncollected(), torch.cuda.graph(graph, pool=self._pool):
+            gradient, loss = self.gradient(kept_weights, kept)
+        return Recorded(graph, kept_weights, kept, gradient, loss)
+
+    @cached_property
+    def _pool(self) -> Any:
+        """Memory for all graphs: of two, one is done before the other begins."""
+        return torch.cuda.graph_pool_handle()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave garbage where it is: to free an old run's graphs would end the recording of a new one.
+
+    torch.cuda.graph collected garbage itself before it recorded, until torch 2.9.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def tensors_of(batch: Batch) -> tuple[Tensor, ...]:
+    return batch.inputs, batch.targets, batch.shares

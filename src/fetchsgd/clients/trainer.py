@@ -1,0 +1,179 @@
+"""A client's own work: one gradient (Algorithm 1, line 7), or several steps on its own data.
+
+Methods that are linear need only the weighted mean over the cohort, which is one backward pass.
+Others need every client's own vector. Where a client's work alone keeps the device busy, that is
+one backward pass after another; else client_gradients.py does many clients at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.clients.batches import Batch, Cohort
+from fetchsgd.clients.gradients import ClientGradients
+from fetchsgd.clients.graphs import GraphedGradient
+from fetchsgd.tasks.base import Loss
+from fetchsgd.vector import FlatModel
+
+# Examples times weights of one client, above which it is much work by itself.
+MUCH = 200_000_000
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client does with its data.
+
+    epochs: 0 sends one gradient over all its data; else that many passes of SGD, and it sends the
+        difference of the weights. batch_size: 0 takes all of a client's data in one step.
+    lr_decay: factor on the learning rate from each local step to the next.
+    clip: longest gradient that a client sends or steps along; 0 is no limit.
+    """
+
+    epochs: int = 0
+    batch_size: int = 0
+    lr_decay: float = 1.0
+    clip: float = 0.0
+
+    @property
+    def is_one_gradient(self) -> bool:
+        return self.epochs == 0
+
+    @property
+    def is_one_step(self) -> bool:
+        """One step over all data: the difference is the rate times the gradient."""
+        return self.epochs == 1 and self.batch_size == 0
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The model, its loss and what is added to it.
+
+    graphs: on CUDA, record backward passes. rounded: let passes see the weights in compute_dtype,
+        so that what follows from them need not be rounded layer by layer.
+    """
+
+    model: FlatModel
+    loss: Loss
+    weight_decay: float = 0.0
+    compute_dtype: torch.dtype = torch.float32
+    graphs: bool = False
+    rounded: bool = False
+
+    def parameters(self, weights: Float32[Tensor, " dim"]) -> list[Tensor]:
+        """The weights as the model takes them."""
+        return self.model.views(weights.to(self.compute_dtype) if self.rounded else weights)
+
+    def outputs(self, parameters: list[Tensor], examples: Tensor) -> Tensor:
+        """What the model makes of examples, computed in the type asked for."""
+        mixed = self.compute_dtype != torch.float32
+        with torch.autocast(examples.device.type, self.compute_dtype, mixed):
+            return self.model(parameters, examples).float()
+
+    def mean_gradient(
+        self, weights: Float32[Tensor, " dim"], batch: Batch
+    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
+        """The weighted mean gradient in pieces, and the mean loss.
+
+        With graphs, the next call overwrites the gradient.
+        """
+        if self.graphs and weights.is_cuda:
+            return self._recorded(weights, batch)
+        return self._backward(weights, batch)
+
+    def _backward(
+        self, weights: Float32[Tensor, " dim"], batch: Batch
+    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
+        parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
+        outputs = self.outputs(parameters, batch.examples)
+        loss = self.loss(outputs, batch.targets) @ batch.shares
+        pieces, at = list(torch.autograd.grad(loss, parameters)), self.model.views(weights)
+        if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
+            pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]
+        gradients = [piece.float() for piece in pieces]
+        if self.weight_decay:
+            for gradient, view in zip(gradients, at, strict=True):
+                gradient.add_(view, alpha=self.weight_decay)
+        return gradients, loss.detach()
+
+    def client_vectors(
+        self,
+        weights: Float32[Tensor, " dim"],
+        cohort: Cohort,
+        work: LocalWork,
+        rate: float,
+        generator: torch.Generator,
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """Each client's gradient or difference, and its loss before any step."""
+        if work.is_one_gradient:
+            gradients, losses = self._gradients(weights, cohort)
+            return clip_rows(gradients, work.clip), losses
+        return self._local_steps(weights, cohort, work, rate, generator)
+
+    def _local_steps(
+        self,
+        weights: Float32[Tensor, " dim"],
+        cohort: Cohort,
+        work: LocalWork,
+        rate: float,
+        generator: torch.Generator,
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """FedAvg's inner loop for all clients side by side: w - w_i after the local epochs."""
+        most = cohort.present.shape[1]
+        size = min(work.batch_size or most, most)
+        local = weights  # a step from shared weights costs half of one from many
+        first_losses: Tensor | None = None
+        for _ in range(work.epochs):
+            order = cohort.shuffled(generator) if size < most else None
+            for start in range(0, most, size):
+                batch = cohort if order is None else cohort.take(order[:, start : start + size])
+                gradients, losses = self._gradients(local, batch)
+                first_losses = losses if first_losses is None else first_losses
+                gradients = clip_rows(gradients, work.clip)
+                # A client that has no examples left in this epoch stands still.
+                active = batch.present.any(dim=1)
+                local = local - (rate * active)[:, None] * gradients
+                rate = rate * work.lr_decay
+        assert first_losses is not None
+        return weights - local, first_losses
+
+    def _gradients(
+        self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """Of clients that stand at the same weights, or each at its own."""
+        if len(cohort.present) == 1 or cohort.present.shape[1] * self.model.dim >= MUCH:
+            return self._one_after_another(weights, cohort)
+        gradients, losses = self._side_by_side(weights, cohort)
+        return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses
+
+    def _one_after_another(
+        self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        n = len(cohort.present)
+        gradients, losses = weights.new_empty(n, self.model.dim), weights.new_empty(n)
+        for client, own in enumerate(weights.expand(n, -1)):
+            pieces, loss = self.mean_gradient(own, cohort.alone(client))
+            torch.cat([piece.flatten() for piece in pieces], out=gradients[client])
+            losses[client] = loss
+        return gradients, losses
+
+    @cached_property
+    def _side_by_side(self) -> ClientGradients:
+        return ClientGradients(self.model, self.loss, self.compute_dtype)
+
+    @cached_property
+    def _recorded(self) -> GraphedGradient:
+        return GraphedGradient(self._backward)
+
+
+def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tensor, "n dim"]:
+    """Shorten each row to the given length; 0 leaves them as they are."""
+    if not longest:
+        return vectors
+    norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    clipped: Tensor = vectors * (longest / norms.clamp(min=longest))
+    return clipped

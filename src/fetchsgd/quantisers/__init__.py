@@ -1,0 +1,1 @@
+"""How numbers become few bits."""

@@ -1,0 +1,86 @@
+"""Quantisation on a GPU: the Triton programs of cuda_programs.py. Nothing waits for the device."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float32, Int64, UInt8
+from torch import Tensor
+
+from fetchsgd.quantisers.kernels import cuda_programs as programs
+from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs, top_level
+
+# Runs that one program rounds.
+RUNS = 8
+# Runs that one program adds up, and rows that it reads at once.
+SUM_RUNS = 4
+ROWS_AT_ONCE = 4
+# Symbols that are counted at once, and how often, before the counts go to memory.
+SPAN = 2048
+SPANS = 8
+
+
+def quantise(
+    cells: Float32[Tensor, "n count"], bits: int, key: int, streams: Int64[Tensor, " n"]
+) -> tuple[Float32[Tensor, "n runs"], UInt8[Tensor, "n symbols"]]:
+    """Scales and symbols of each row."""
+    n, count = cells.shape
+    runs, per_symbol = num_runs(count), CELLS_PER_SYMBOL[bits]
+    scales = torch.empty(n, runs, dtype=torch.float32, device=cells.device)
+    symbols = torch.empty(n, runs * RUN // per_symbol, dtype=torch.uint8, device=cells.device)
+    tiles = -(-runs // RUNS)
+    if n * tiles:
+        programs.quantise_runs[(n * tiles,)](
+            symbols, scales, cells, streams, *_halves(key), count, runs, tiles,
+            BITS=bits, PER_SYMBOL=per_symbol, TOP=top_level(bits), RUNS=RUNS,
+        )  # fmt: skip
+    return scales, symbols
+
+
+def weighted_sum(
+    scales: Float32[Tensor, "n runs"],
+    symbols: UInt8[Tensor, "n symbols"],
+    bits: int,
+    count: int,
+    weights: Float32[Tensor, " n"],
+) -> Float32[Tensor, " count"]:
+    """The sum of weights[i] * row i, dequantised, in order of i."""
+    n, runs = scales.shape
+    total = torch.empty(count, dtype=torch.float32, device=scales.device)
+    slices = RUN // CELLS_PER_SYMBOL[bits] // 64
+    if count:
+        programs.sum_runs[(-(-runs // SUM_RUNS) * slices,)](
+            total, symbols, scales, weights, n, count, runs,
+            BITS=bits, PER_SYMBOL=CELLS_PER_SYMBOL[bits], TOP=top_level(bits),
+            RUNS=SUM_RUNS, AT_ONCE=ROWS_AT_ONCE, num_warps=2,
+        )  # fmt: skip
+    return total
+
+
+def histograms(symbols: UInt8[Tensor, "n symbols"]) -> Int64[Tensor, "n 256"]:
+    """How often each symbol occurs in each row."""
+    n, length = symbols.shape
+    counts = torch.zeros(n, 256, dtype=torch.int64, device=symbols.device)
+    parts = -(-length // (SPAN * SPANS))
+    if n * parts:
+        programs.count_symbols[(n * parts,)](counts, symbols, length, parts, SPAN=SPAN, SPANS=SPANS)
+    return counts
+
+
+def round_to_bfloat16(
+    cells: Float32[Tensor, "n count"], key: int, streams: Int64[Tensor, " n"]
+) -> Float32[Tensor, "n count"]:
+    """Add 16 random bits to the bits of each cell, and cut."""
+    n, count = cells.shape
+    out = torch.empty_like(cells)
+    tiles = -(-num_runs(count) // RUNS)
+    if n * tiles:
+        programs.round_runs[(n * tiles,)](
+            out, cells, streams, *_halves(key), count, tiles, RUNS=RUNS
+        )
+    return out
+
+
+def _halves(key: int) -> tuple[int, int]:
+    """Both halves as signed numbers: Triton then takes any key for an int32."""
+    low = key & 0xFFFFFFFF
+    return low - (1 << 32) if low >> 31 else low, key >> 32

@@ -1,0 +1,93 @@
+"""The sections of a run's settings, as dataclasses with their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+from fetchsgd.clients.trainer import LocalWork
+from fetchsgd.methods import METHODS
+from fetchsgd.runs.toml_files import Settings
+from fetchsgd.server.schedule import Schedule
+from fetchsgd.tasks import Task
+
+SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
+NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The section [train]."""
+
+    epochs: float = 1.0
+    baseline_epochs: float = 0.0  # of the run that compression is relative to; 0 is `epochs`
+    clients_per_round: int = 10
+    sampling: Literal["epoch", "uniform"] = "epoch"
+    averaging: Literal["uniform", "examples"] = "uniform"
+    weight_decay: float = 0.0
+    seed: int = 0
+    device: str = "auto"
+    # How passes compute. bfloat16_weights: weights are rounded as well, for the passes alone.
+    # auto: bfloat16 on a GPU.
+    dtype: Literal["float32", "bfloat16", "bfloat16_weights", "auto"] = "float32"
+    cuda_graphs: bool = True  # on a GPU: off if the model decides by its data what to compute
+    eval_every: float = 1.0  # epochs
+    checkpoint_every: int = 100  # rounds; 0 only at the end
+    diagnose: bool = False  # whether the theorems' assumptions hold (fetchsgd.diagnose)
+    diagnose_every: int = 10  # rounds
+    diagnose_window: int = 8  # the most gradients that are summed up, I of Definition 1
+
+
+@dataclass(frozen=True)
+class UploadSettings:
+    """The section [upload]. Below 32 bits numbers are rounded at random; means stay right."""
+
+    bits: Literal[32, 16, 8, 6, 4, 3, 2] = 32
+
+
+@dataclass(frozen=True)
+class DownloadSettings:
+    """The section [download]; `step` and `log` serve the grid "steps"."""
+
+    grid: Literal["float32", "float16", "bfloat16", "steps"] = "float32"
+    step: float = 0.125  # of the standard deviation of a tensor's initial weights
+    log: int = 256  # rounds; clients that stayed away for longer fetch all weights
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything about a run; `settings` is the same as nested tables, fully resolved."""
+
+    settings: Settings
+    task: Task
+    method: str
+    method_options: dict[str, Any]
+    train: TrainSettings
+    schedule: Schedule
+    local: LocalWork
+    upload: UploadSettings
+    download: DownloadSettings
+
+
+KINDS_OF_SECTIONS: dict[str, type] = {
+    "train": TrainSettings,
+    "schedule": Schedule,
+    "local": LocalWork,
+    "upload": UploadSettings,
+    "download": DownloadSettings,
+}
+
+
+def method_options(method: str) -> dict[str, Any]:
+    """The options of a method with their defaults; None where it has none."""
+    return defaults_of(METHODS[method])
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Every field that may be given, and None where it must be."""
+    found = {}
+    for field in fields(kind):
+        if field.init and field.name not in NOT_OPTIONS:
+            made = None if field.default_factory is MISSING else field.default_factory()
+            found[field.name] = made if field.default is MISSING else field.default
+    return found

@@ -1,0 +1,1 @@
+"""The server's side of a round: Algorithm 1's loop and what it keeps."""

@@ -1,0 +1,66 @@
+import numpy as np
+import torch
+from fourclients import cohort_like
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fetchsgd.clients.batches import rounded_up
+from fetchsgd.runs.settings import resolve
+from fetchsgd.simulate import Run
+from fetchsgd.tasks.base import ClientData
+
+COHORT = np.array([7, 2, 9, 4, 0])
+
+
+def test_a_cohort_as_one_batch():
+    cohort = cohort_like(5)
+    batch = cohort.batch
+    assert batch.inputs.shape == (12, 5)
+    torch.testing.assert_close(batch.shares.sum(), torch.tensor(1.0))
+    shares = batch.shares.view(4, 3)
+    assert not shares[~cohort.present].any()
+    torch.testing.assert_close(shares.sum(dim=1), cohort.weights)
+
+
+def test_a_client_alone_counts_fully_and_one_without_examples_not_at_all():
+    cohort = cohort_like(5)
+    assert cohort.alone(1).shares.tolist() == [1, 0, 0]
+    cohort.present[1] = False
+    assert cohort.alone(1).shares.tolist() == [0, 0, 0]
+    assert cohort.batch.shares.isfinite().all()
+
+
+@given(st.integers(1, 1 << 40))
+def test_rounded_up_to_one_of_few(count):
+    size = rounded_up(count)
+    assert count <= size <= count * 9 / 8
+    assert rounded_up(size) == size
+    assert size < 16 or size % (1 << (size.bit_length() - 4)) == 0
+
+
+def test_filling_up_changes_no_gradient(monkeypatch):
+    """What graphs need, without a GPU: the same batch with and without examples that fill it."""
+    run = Run(resolve({"task": {"name": "tinytask:tiny"}, "method": {"name": "uncompressed"}}))
+    weights = run.model.weights()
+    plain = run.clients.gather_batch(COHORT, 0)
+    cohort = run.clients.gather(COHORT, 0)
+    monkeypatch.setitem(run.clients.__dict__, "_sizes_vary", True)
+    # Sizes below 16 are all their own; these are filled up to make more of them.
+    monkeypatch.setattr("fetchsgd.simulate.cohort.rounded_up", lambda count: count + 3)
+    filled, padded = run.clients.gather_batch(COHORT, 0), run.clients.gather(COHORT, 0)
+    assert len(filled.inputs) == len(plain.inputs) + 3
+    assert padded.present.shape[1] == cohort.present.shape[1] + 3
+    expected, loss = run.trainer.mean_gradient(weights, plain)
+    for batch in (filled, cohort.batch, padded.batch):
+        found, same_loss = run.trainer.mean_gradient(weights, batch)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(same_loss, loss)
+
+
+def test_inputs_are_cut_off_behind_the_longest():
+    inputs = torch.arange(4 * 40).view(4, 40)
+    data = ClientData(inputs, torch.zeros(4), np.array([0, 2, 4]), np.array([3, 17, 24, 40]))
+    for rows, length in (([0], 8), ([0, 1], 24), ([[0, 2], [1, 0]], 24), ([3], 40)):
+        at = torch.tensor(rows)
+        for where in (data, data.to(torch.device("cpu"))):
+            assert torch.equal(where.inputs_at(at.numpy(), at), inputs[at][..., :length])

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from fetchsgd.errors import UserError
+from fetchsgd.runs.sweep import plan, run_sweep
+
+BASE = {"task": {"name": "tinytask:tiny"}}
+
+
+def names(entries):
+    return [run.name for run in plan({**BASE, "sweep": entries}, "the test")]
+
+
+def test_lists_make_every_combination():
+    assert names([{"method.k": [5, 6], "method.cols": [20, 30]}]) == [
+        "fetchsgd-k5-cols20", "fetchsgd-k5-cols30", "fetchsgd-k6-cols20", "fetchsgd-k6-cols30",
+    ]  # fmt: skip
+    assert names([{"method.name": "fedavg", "train.epochs": [1, 0.5], "local.epochs": 2}]) == [
+        "fedavg-epochs1-local_epochs2", "fedavg-epochs0.5-local_epochs2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "has no .*sweep.* entries"),
+        ({"sweep": [{"k": 5}]}, "write 'k' in .*sweep.* as \"section.key\" in quotes"),
+        ({"sweep": [{"method.k": [5, 5]}]}, "two runs 'fetchsgd-k5'; they differ in nothing"),
+        ({"sweep": [{"method.k": [5, 99]}]}, "run 'fetchsgd-k99': method.k must be from 1 to 75"),
+        ({"sweep": [{"method.kk": 5}]}, "no setting method.kk; did you mean 'k'"),
+    ],
+)
+def test_mistakes_show_before_any_work(content, message):
+    with pytest.raises(UserError, match=message):
+        plan({**BASE, **content}, "the test")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_finished_runs_are_skipped_and_diverged_ones_recorded(jobs, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    planned = plan(
+        {**BASE, "sweep": [{"method.name": "uncompressed", "schedule.peak": [0.1, 1e9]}]}, "t"
+    )
+    ended = []
+    run_sweep(planned, tmp_path, jobs, ended.append)
+    assert {o.name: o.status for o in ended} == {
+        "uncompressed-peak0.1": "finished", "uncompressed-peak1e+09": "diverged",
+    }  # fmt: skip
+    again = run_sweep(planned, tmp_path, jobs, lambda _: None)
+    assert [o.status for o in again] == ["skipped", "skipped"]

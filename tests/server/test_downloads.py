@@ -1,0 +1,204 @@
+"""Clients that come and go end up with the server's weights to the bit, by real messages."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fetchsgd.server.downloads import FloatDownloads, StepDownloads, StepLog
+from fetchsgd.server.downloads.walk import sum_histograms
+from fetchsgd.server.grids import GRIDS, FloatGrid, make_grid
+from fetchsgd.server.ledger import Ledger
+from fetchsgd.vector import FlatModel, SparseVector
+from fetchsgd.wire import decode, encode
+from fetchsgd.wire.sizes import bucket_symbols
+
+CPU = torch.device("cpu")
+
+
+class Server:
+    """A grid, its messages and a ledger, moved by random updates."""
+
+    def __init__(self, name, seed, clients=6, rounds=20, log=4):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = FlatModel(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 4)))
+        self.origin = model.weights()
+        self.dim = len(self.origin)
+        self.grid = make_grid(name, model, self.origin, 0.125)
+        if name == "steps":
+            self.downloads = StepDownloads(self.grid, log)
+        else:
+            self.downloads = FloatDownloads(self.dim, getattr(torch, name))
+        self.ledger = Ledger.new(self.dim, clients, rounds, self.downloads, CPU)
+        self.position = self.grid.start(self.origin)
+        self.version = 0
+        self.draw = np.random.default_rng(seed)
+
+    def step(self, density=0.3, scale=0.1):
+        k = int(density * self.dim)
+        chosen = torch.from_numpy(np.sort(self.draw.permutation(self.dim)[:k]))
+        values = torch.from_numpy(scale * self.draw.standard_normal(k)).float()
+        sent = self.grid.deliver(self.position)(SparseVector(self.dim, chosen, values))
+        self.position = self.grid.move(self.position, sent)
+        self.version += 1
+        self.ledger.update(sent, self.version)
+
+    def message(self, held):
+        if isinstance(self.downloads, StepDownloads):
+            return encode(self.downloads.message(held, self.position))
+        changed = (self.ledger.changed > held).nonzero().squeeze(1)
+        return encode(self.downloads.message(changed, self.position, self.version, held))
+
+
+class Client:
+    """Knows the seed, so w0, and remembers what it fetched: weights, or n."""
+
+    def __init__(self, server):
+        self.grid, self.weights = server.grid, server.origin.clone()
+        self.steps = torch.zeros(server.dim, dtype=torch.int32)
+        self.version = 0
+
+    def fetch(self, message):
+        payload = decode(message)
+        if isinstance(self.grid, FloatGrid):
+            self.weights[payload.indices] = payload.values.values.float()
+        else:
+            if payload.since != self.version:  # it starts again from w0
+                assert payload.since == 0
+                self.steps = torch.zeros_like(self.steps)
+            self.steps[payload.indices] += payload.values.values.int()
+            self.weights = self.grid.weights_at(self.steps)
+        self.version = payload.round
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+@pytest.mark.parametrize("name", GRIDS)
+def test_any_pattern_of_missed_rounds(name, seed):
+    server = Server(name, seed)
+    clients = [Client(server) for _ in range(5)]
+    for _ in range(20):
+        server.step(density=server.draw.uniform(0, 0.5))
+        for client in clients:
+            if server.draw.random() < 0.15:  # so gaps are longer than the log of 4, often
+                client.fetch(server.message(client.version))
+                assert torch.equal(client.weights, server.position.weights)
+
+
+def test_a_client_older_than_the_log_gets_everything():
+    server = Server("steps", 0)
+    early, late = Client(server), Client(server)
+    server.step()
+    late.fetch(server.message(0))
+    for _ in range(8):
+        server.step()
+    assert late.version == 1
+    assert decode(server.message(late.version)).since == 0
+    for client in (early, late):
+        client.fetch(server.message(client.version))
+        assert torch.equal(client.weights, server.position.weights)
+
+
+def test_nothing_new_is_an_empty_message():
+    server = Server("steps", 0)
+    server.step()
+    assert len(decode(server.message(server.version)).indices) == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), rounds=st.integers(1, 12))
+def test_histograms_of_the_walk_are_those_of_the_sums(seed, rounds):
+    server = Server("steps", seed)
+    seen = [server.position.steps]
+    for _ in range(rounds):
+        server.step(scale=1.0)
+        seen.append(server.position.steps)
+    held = [int(v) for v in server.draw.integers(0, rounds + 1, 9)]
+    counts = sum_histograms(server.downloads.log, held, server.position.steps)
+    for version, row in zip(held, counts, strict=True):
+        older = version if version >= server.downloads.log.oldest else 0
+        difference = (seen[-1] - seen[older]).long()
+        assert torch.equal(row, bucket_symbols(difference).long().bincount(minlength=256))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_counted_bytes_are_those_of_the_messages(name):
+    """To half a percent, for messages that are not tiny: the simulator writes none of them."""
+    server = Server(name, 1, clients=4, log=6)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = FlatModel(nn.Linear(300, 300))
+    server.origin, server.dim = model.weights(), model.dim
+    server.grid = make_grid(name, model, server.origin, 0.125)
+    if name == "steps":
+        server.downloads = StepDownloads(server.grid, 6)
+    else:
+        server.downloads = FloatDownloads(server.dim, getattr(torch, name))
+    server.ledger = Ledger.new(server.dim, 4, 30, server.downloads, CPU)
+    server.position = server.grid.start(server.origin)
+    really, versions = 0, [0, 0, 0, 0]
+    for round in range(1, 25):
+        server.step(density=0.05, scale=0.02)
+        cohort = server.draw.permutation(4)[:2]
+        server.ledger.download(cohort, round, server.position)
+        for client in cohort:
+            really += len(server.message(versions[client]))
+            versions[client] = round
+    assert really > 50_000
+    assert server.ledger.wire_bytes.down == pytest.approx(really, rel=0.005)
+
+
+def test_the_log_is_bounded_in_entries_too():
+    log = StepLog(dim=10, length=100)
+    everywhere = torch.arange(10)
+    for version in range(1, 20):
+        log.append(version, everywhere, torch.ones(10, dtype=torch.int32))
+    assert len(log.entries) == 4
+    assert log.oldest == 15
+    with pytest.raises(ValueError, match="from 15 to 19"):
+        log.since(14)
+
+
+def test_a_log_is_restored_from_its_tensors():
+    server = Server("steps", 3)
+    for _ in range(7):
+        server.step()
+    copy = StepLog(server.dim, 4)
+    copy.restore(server.downloads.tensors(), CPU)
+    assert (copy.oldest, copy.newest) == (3, 7)
+    for a, b in zip(copy.since(4), server.downloads.log.since(4), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
+    """In Triton's interpreter, with tiles so small that there are several."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter is for machines without a GPU")
+    from fetchsgd.server.downloads import walk, walk_cuda
+
+    monkeypatch.setattr(walk_cuda, "TILE", 100)
+    server = Server("steps", 5, log=100)
+    for _ in range(rounds):
+        server.step(scale=3.0)
+    held = [0, rounds, rounds // 2, 1, rounds // 2]
+    log, steps = server.downloads.log, server.position.steps
+    expected = sum_histograms(log, held, steps)
+    monkeypatch.setattr(walk, "_add_up", walk_cuda.add_up)
+    assert torch.equal(sum_histograms(log, held, steps), expected)
+
+
+@pytest.mark.gpu
+def test_the_walk_on_the_gpu():
+    server = Server("steps", 5, rounds=100, log=100)
+    for _ in range(60):
+        server.step(scale=3.0)
+    log, steps, held = server.downloads.log, server.position.steps, [0, 60, 59, 3, 30, 30]
+    expected = sum_histograms(log, held, steps)
+    copy = StepLog(server.dim, 100)
+    copy.restore(server.downloads.tensors(), torch.device("cuda"))
+    assert torch.equal(sum_histograms(copy, held, steps.cuda()).cpu(), expected)

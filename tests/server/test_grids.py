@@ -1,0 +1,162 @@
+"""Grids: what is sent lies on the grid, what is not sent is kept, and clients end up with the same
+bits."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
+from fetchsgd.server.grids import GRIDS, StepGrid, exactly, make_grid
+from fetchsgd.vector import FlatModel, SparseVector
+
+CPU = torch.device("cpu")
+
+
+def model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return FlatModel(nn.Sequential(nn.Linear(9, 20), nn.Linear(20, 3)))
+
+
+def grid_of(name, fraction=0.125):
+    flat = model()
+    origin = flat.weights()
+    return make_grid(name, flat, origin, fraction), origin
+
+
+def some_update(dim, seed, scale=0.05, dense=False):
+    generator = np.random.default_rng(seed)
+    values = scale * torch.from_numpy(generator.standard_normal(dim)).float()
+    if dense:
+        return values
+    chosen = np.sort(generator.permutation(dim)[: dim // 4])
+    return SparseVector(dim, torch.from_numpy(chosen), values[: len(chosen)])
+
+
+def dense_of(update):
+    return update.to_dense() if isinstance(update, SparseVector) else update
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("name", GRIDS)
+def test_weights_move_by_what_is_sent(name, dense):
+    grid, origin = grid_of(name)
+    position = grid.start(origin)
+    for seed in range(5):
+        wanted = some_update(len(origin), seed, dense=dense)
+        sent = grid.deliver(position)(wanted)
+        after = grid.move(position, sent)
+        torch.testing.assert_close(after.weights, position.weights - dense_of(sent))
+        untouched = dense_of(wanted) == 0
+        assert torch.equal(after.weights[untouched], position.weights[untouched])
+        position = after
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_touched_weights_fit_into_sixteen_bits(name):
+    grid, origin = grid_of(name)
+    position = grid.start(origin)
+    sent = grid.deliver(position)(some_update(len(origin), 1))
+    after = grid.move(position, sent)
+    moved = after.weights[sent.indices[sent.values != 0]]
+    assert len(moved)
+    assert torch.equal(moved, moved.to(getattr(torch, name)).float())
+
+
+def test_steps_are_whole_and_rounding_errs_by_half_a_step_at_most():
+    grid, origin = grid_of("steps")
+    assert isinstance(grid, StepGrid)
+    wanted = some_update(len(origin), 2, dense=True)
+    sent = grid.deliver(grid.start(origin))(wanted)
+    step = torch.cat([
+        s.expand(n) for s, n in zip(grid.tensor_steps, model().sizes, strict=True)
+    ])  # fmt: skip
+    assert ((sent - wanted).abs() <= 0.5001 * step).all()
+    assert torch.equal(sent, grid.whole(sent).float() * step)
+    after = grid.move(grid.start(origin), sent)
+    assert torch.equal(after.weights, grid.weights_at(after.steps))
+
+
+def test_a_tensor_that_starts_constant_gets_the_usual_step():
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    flat = FlatModel(module)
+    grid = StepGrid.of(flat, flat.weights(), 0.5)
+    spread = 0.5 * torch.stack([p.detach().std(correction=0) for p in module[0].parameters()])
+    torch.testing.assert_close(grid.tensor_steps, torch.cat([spread, spread.mean().expand(2)]))
+
+
+METHODS = {
+    "true_topk": lambda dim: TrueTopK(dim, k=40, momentum=0.0),
+    "uncompressed": lambda dim: Uncompressed(dim, momentum=0.0),
+    "fedavg": lambda dim: FedAvg(dim),
+    "local_topk": lambda dim: LocalTopK(dim, k=40),
+    # Three rows and 'subtract': the sketch is linear, so its error is exactly what was not sent.
+    "fetchsgd": lambda dim: FetchSGD(
+        dim, k=40, cols=100, rows=3, momentum=0.0, error_reset="subtract"
+    ),
+}
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(GRIDS))
+@pytest.mark.parametrize("method_name", METHODS)
+def test_given_is_sent_plus_kept(method_name, name, seed):
+    """Nothing is lost and nothing counted twice, over many rounds, whatever the grid."""
+    if name == "float32" and method_name in ("uncompressed", "fedavg", "local_topk"):
+        return  # these send all they have
+    grid, origin = grid_of(name, fraction=1.0)
+    method = METHODS[method_name](len(origin))
+    position, state = grid.start(origin), method.init(CPU)
+    given_so_far = torch.zeros(len(origin))
+    for round in range(6):
+        vector = some_update(len(origin), seed + round, scale=0.3, dense=True)
+        given_so_far += 0.1 * vector
+        mean = method.compress(vector) if method.linear else vector
+        sent, state = method.step(mean, state, 0.1, grid.deliver(position))
+        position = grid.move(position, sent)
+    kept = given_so_far - (origin - position.weights)
+    expected = method.compress(kept) if method_name == "fetchsgd" else kept
+    torch.testing.assert_close(state.error, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", ["inside", "outside"])
+@pytest.mark.parametrize("name", ["float16", "steps"])
+def test_one_row_keeps_the_remainder_of_a_cell_once(name, position):
+    """The coordinates of a cell tie: its remainder is the mean over what each of them sent."""
+    grid, origin = grid_of(name, fraction=1.0)
+    dim, cols, rate = len(origin), 60, 0.1
+    method = FetchSGD(dim, k=dim // 2, cols=cols, momentum=0.0, lr_position=position)
+    outside = rate if position == "outside" else 1.0
+    vector = some_update(dim, 3, scale=3.0, dense=True)
+    mean = method.compress(vector)
+    cells = (rate / outside) * mean
+    sent, state = method.step(mean, method.init(CPU), rate, grid.deliver(grid.start(origin)))
+    signed = method.sketch.estimate(torch.ones(1, cols))  # the sign of every coordinate
+    at = torch.stack([
+        method.sketch.sketch(row)[0] for row in torch.eye(dim)[sent.indices]
+    ]).abs().argmax(dim=1)  # fmt: skip
+    for cell in range(cols):
+        mine = at == cell
+        shares = (signed[sent.indices[mine]] * sent.values[mine]) / outside
+        kept = cells[0, cell] - (shares.mean() if len(shares) else 0)
+        torch.testing.assert_close(state.error[0, cell], kept, rtol=1e-4, atol=1e-5)
+
+
+def test_momentum_is_masked_only_where_something_is_sent():
+    grid, origin = grid_of("steps", fraction=1.0)
+    dim = len(origin)
+    method = TrueTopK(dim, k=dim, momentum=0.9)
+    vector = torch.full((dim,), 1e-3)
+    vector[3] = 50.0
+    sent, state = method.step(vector, method.init(CPU), 1.0, grid.deliver(grid.start(origin)))
+    assert (sent.values != 0).nonzero().flatten().tolist() == [3]
+    assert state.momentum[3] == 0
+    assert (state.momentum != 0).sum() == dim - 1
+
+
+def test_float32_is_no_restriction():
+    grid, origin = grid_of("float32")
+    assert grid.deliver(grid.start(origin)) is exactly
