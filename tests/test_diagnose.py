@@ -12,9 +12,8 @@ from fetchsgd.diagnose.cells import Cells
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Sketched
 from fetchsgd.methods import FetchSGD, TrueTopK
-from fetchsgd.server.grids import exactly, with_values
+from fetchsgd.methods.delivery import EXACTLY, Delivered, values_of, with_values
 from fetchsgd.sketch import CountSketch
-from fetchsgd.vector import SparseVector
 
 CPU = torch.device("cpu")
 DIM, K, RATE, ROUNDS = 300, 12, 0.3, 12
@@ -40,29 +39,35 @@ def methods():
     return [*fetchsgd, TrueTopK(DIM, K), TrueTopK(DIM, K, momentum=0.0)]
 
 
-def halves(wanted):
+class Halves:
     """A grid of whole quarters, coarse enough that some coordinates get nothing."""
-    values = wanted.values if isinstance(wanted, SparseVector) else wanted
-    return with_values(wanted, (4 * values).trunc() / 4)
+
+    exact = False
+
+    def __call__(self, wanted):
+        return Delivered(with_values(wanted, (4 * values_of(wanted)).trunc() / 4))
 
 
-def train(method, given, deliver=exactly):
+halves = Halves()
+
+
+def train(method, given, deliver=EXACTLY):
     """The states and updates of a plain run, beside which the oracles compute."""
     state, history = method.init(CPU), []
     for gradient in given:
-        mean = method.compress([gradient[:100], gradient[100:]])
-        update, after = method.step(mean, state, RATE, deliver)
-        history.append((mean, state, update, after))
+        mean = method.message.compress([gradient[:100], gradient[100:]])
+        sent, after = method.step(mean, state, RATE, deliver)
+        history.append((mean, state, sent.update, after))
         state = after
     return history
 
 
-def noted(method, given, deliver=exactly, **options):
+def noted(method, given, deliver=EXACTLY, **options):
     """What is measured in every round, and the last state."""
     watched = Diagnosed(method, every=1, **options)
     state, found = watched.init(CPU), []
     for gradient in given:
-        mean = watched.compress([gradient[:100], gradient[100:]])
+        mean = watched.message.compress([gradient[:100], gradient[100:]])
         _, state = watched.step(mean, state, RATE, deliver)
         found.append(watched.book.means())
     return found, state
@@ -119,17 +124,20 @@ def oracle_q(method, given, history, wanted=None):
                 u[i] = 0
 
 
-@pytest.mark.parametrize("deliver", [exactly, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("method", methods(), ids=str)
 def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
     given, wanted = gradients(), []
 
-    def remember(update):
-        wanted.append(update)
-        return deliver(update)
+    class Remember:
+        exact = deliver.exact
 
-    history = train(method, given, exactly if deliver is exactly else remember)
-    expected = list(oracle_q(method, given, history, wanted or None))
+        def __call__(self, update):
+            wanted.append(update)
+            return deliver(update)
+
+    history = train(method, given, Remember())
+    expected = list(oracle_q(method, given, history, wanted))
     found, _ = noted(method, given, deliver)
     shares = torch.tensor([share(q) for q, _ in expected])
     contractions = torch.tensor([norm2(q - c) / norm2(q) for q, c in expected])
@@ -137,7 +145,7 @@ def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
     assert_close(column(found, "contraction"), contractions, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("deliver", [exactly, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("reset", ["zero", "subtract"])
 @pytest.mark.filterwarnings("ignore:method.error_reset")
 def test_with_one_row_the_shadow_is_what_the_method_has_sketched(reset, deliver):
@@ -146,10 +154,10 @@ def test_with_one_row_the_shadow_is_what_the_method_has_sketched(reset, deliver)
     watched = Diagnosed(method)
     state = watched.init(CPU)
     for gradient in gradients(6):
-        _, state = watched.step(watched.compress(gradient), state, 0.05, deliver)
+        _, state = watched.step(watched.message.compress(gradient), state, 0.05, deliver)
     for vector, table in (
-        (watched.shadow.momentum, state.momentum),
-        (watched.shadow.error, state.error),
+        (watched.shadow.momentum, state["momentum"]),
+        (watched.shadow.error, state["error"]),
     ):
         assert_close(method.sketch.sketch(vector), table, rtol=1e-4, atol=1e-4)
         assert float(table.norm()) > 0.1
@@ -161,9 +169,9 @@ def test_what_masks_and_resets_leave_is_seen_in_the_method_s_own_state(method):
     inside, _ = rates(method)
     left, masked = [], []
     for mean, state, _, after in train(method, given):
-        u = method.momentum * state.momentum.double() + mean.double()
-        left.append(norm2(after.error) / norm2(inside * u + state.error))
-        masked.append(1 - norm2(after.momentum) / norm2(u))
+        u = method.momentum * state["momentum"].double() + mean.double()
+        left.append(norm2(after["error"]) / norm2(inside * u + state["error"]))
+        masked.append(1 - norm2(after["momentum"]) / norm2(u))
     found, _ = noted(method, given)
     assert_close(column(found, "error_left"), torch.tensor(left), rtol=1e-4, atol=1e-6)
     if method.mask_momentum:
@@ -190,9 +198,9 @@ def test_estimation_error_is_that_of_the_gradient_s_estimates(rows, exact):
 def test_the_error_of_one_client_stands_for_a_cohort_sketched_one_by_one():
     method, given = FetchSGD(DIM, K, cols=60), gradients(5)
     watched = Diagnosed(method, every=1, exact=False)
-    assert torch.equal(watched.compress(given), method.compress(given))
+    assert torch.equal(watched.message.compress(given), method.message.compress(given))
     alone = Diagnosed(method, every=1, exact=False)
-    alone.compress(given[0])
+    alone.message.compress(given[0])
     assert watched.book.means() == alone.book.means() != {}
 
 
@@ -205,7 +213,7 @@ def test_sliding_share_is_the_largest_of_all_windows(every, window):
     lengths = sorted({length for length in (1, 2, 4, 8) if length <= window} | {window})
     period = next(n for n in range(every, 99, every) if n >= window)
     for t, gradient in enumerate(given, 1):
-        _, state = watched.step(watched.compress(gradient), state, RATE)
+        _, state = watched.step(watched.message.compress(gradient), state, RATE)
         seen = watched.book.means().get("diagnose_sliding_share")
         if t % period:
             assert seen is None
@@ -311,17 +319,17 @@ def test_shares_of_nothing_are_left_out_of_the_mean():
     watched = Diagnosed(TrueTopK(4, 1, momentum=0.0), every=1)
     state = watched.init(CPU)
     for gradient in torch.tensor([[0.0, 0.0, 0.0, 0.0], [3.0, 1.0, 0.0, 0.0]]):
-        _, state = watched.step(watched.compress(gradient), state, RATE)
+        _, state = watched.step(watched.message.compress(gradient), state, RATE)
     assert watched.book.means()["diagnose_heaviest_share"] == pytest.approx(0.9)
     assert watched.book.means() == {}
 
 
-@pytest.mark.parametrize("deliver", [exactly, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("method", methods(), ids=str)
 def test_looking_on_changes_no_bit(method, deliver):
     given = gradients()
     *_, (_, _, _, expected) = train(method, given, deliver)
     for exact in (True, False):
         _, state = noted(method, given, deliver, exact=exact)
-        assert torch.equal(state.momentum, expected.momentum)
-        assert torch.equal(state.error, expected.error)
+        assert torch.equal(state["momentum"], expected["momentum"])
+        assert torch.equal(state["error"], expected["error"])

@@ -5,11 +5,14 @@ import warnings
 import pytest
 import torch
 
-from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
-from fetchsgd.server.grids import FloatGrid
+from fetchsgd.methods import Dice, FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
+from fetchsgd.quantisers.bits import Bits
+from fetchsgd.server.grids import Float16Grid, Float32Grid
 from fetchsgd.vector import SparseVector
 
 CPU = torch.device("cpu")
+FLOAT32 = Float32Grid((200,), torch.zeros(200))
+FLOAT16 = Float16Grid((200,), torch.zeros(200))
 
 
 def gradients(dim=200, rounds=12, seed=0):
@@ -21,9 +24,9 @@ def train(method, vectors, rate=0.1):
     weights, state = torch.zeros(method.dim), method.init(CPU)
     seen = []
     for vector in vectors:
-        mean = method.compress(vector) if method.linear else vector
-        update, state = method.step(mean, state, rate)
-        weights = FloatGrid().move(FloatGrid().start(weights), update).weights
+        mean = method.message.compress(vector) if method.message.linear else vector
+        sent, state = method.step(mean, state, rate)
+        weights = FLOAT32.move(FLOAT32.start(weights), sent).weights
         seen.append(weights)
     return torch.stack(seen), state
 
@@ -53,7 +56,7 @@ def test_fetchsgd_with_all_of_k_and_a_wide_table_is_momentum_sgd(rho, position):
     )  # fmt: skip
     got, state = train(method, gradients())
     torch.testing.assert_close(got, momentum_sgd(gradients(), rho, 0.1), rtol=1e-3, atol=1e-4)
-    assert method.sketch.l2(state.error) < 1e-3
+    assert method.sketch.l2(state["error"]) < 1e-3
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
@@ -72,7 +75,7 @@ def test_true_topk_loses_nothing():
     """given = sent + kept."""
     method = TrueTopK(200, k=15, momentum=0.0)
     got, state = train(method, gradients())
-    torch.testing.assert_close(-got[-1] + state.error, 0.1 * gradients().sum(dim=0))
+    torch.testing.assert_close(-got[-1] + state["error"], 0.1 * gradients().sum(dim=0))
 
 
 def test_fetchsgd_approximates_true_topk_without_collisions():
@@ -87,7 +90,7 @@ def test_subtracting_with_three_rows_loses_nothing():
     method = FetchSGD(200, k=15, cols=60, rows=3, momentum=0.0, error_reset="subtract")
     got, state = train(method, gradients())
     expected = method.sketch.sketch(0.1 * gradients().sum(dim=0) + got[-1])
-    torch.testing.assert_close(state.error, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(state["error"], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_subtracting_with_one_row_blows_up_and_says_so():
@@ -102,38 +105,36 @@ def test_subtracting_with_one_row_blows_up_and_says_so():
 
 def test_zeroing_clears_what_was_sent_from_error_and_momentum():
     method = FetchSGD(200, k=15, cols=60)
-    update, state = method.step(method.compress(gradients()[0]), method.init(CPU), 0.1)
-    touched = method.sketch.sketch(update) != 0
+    sent, state = method.step(method.message.compress(gradients()[0]), method.init(CPU), 0.1)
+    touched = method.sketch.sketch(sent.update) != 0
     assert touched.any()
-    assert (state.error[touched] == 0).all()
-    assert (state.momentum[touched] == 0).all()
-    assert (state.error[~touched] != 0).any()
+    assert (state["error"][touched] == 0).all()
+    assert (state["momentum"][touched] == 0).all()
+    assert (state["error"][~touched] != 0).any()
     kept = FetchSGD(200, k=15, cols=60, mask_momentum=False)
-    _, state = kept.step(kept.compress(gradients()[0]), kept.init(CPU), 0.1)
-    assert (state.momentum[touched] != 0).all()
+    _, state = kept.step(kept.message.compress(gradients()[0]), kept.init(CPU), 0.1)
+    assert (state["momentum"][touched] != 0).all()
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize(
-    "grid", [FloatGrid(), FloatGrid(torch.float16)], ids=["exactly", "float16"]
-)
+@pytest.mark.parametrize("grid", [FLOAT32, FLOAT16], ids=["exactly", "float16"])
 def test_zeroing_clears_where_the_sketch_of_what_was_sent_is_not_zero(rows, grid):
     """To the bit, also where it cancels, as it does in so small a table."""
     method, rate = FetchSGD(200, k=60, cols=20, rows=rows, block=1), 0.1
     position, state = grid.start(gradients(seed=1)[0]), method.init(CPU)
     has_cancelled = False
     for vector in gradients():
-        momentum = method.momentum * state.momentum + method.compress(vector)
-        error = rate * momentum + state.error
+        momentum = method.momentum * state["momentum"] + method.message.compress(vector)
+        error = rate * momentum + state["error"]
         deliver = grid.deliver(position)
-        update, state = method.step(method.compress(vector), state, rate, deliver)
-        sent = method.sketch.sketch(update) != 0
-        assert torch.equal(state.momentum, torch.where(sent, 0, momentum))
-        assert torch.equal(state.error[~sent], error[~sent])
+        delivered, state = method.step(method.message.compress(vector), state, rate, deliver)
+        sent = method.sketch.sketch(delivered.update) != 0
+        assert torch.equal(state["momentum"], torch.where(sent, 0, momentum))
+        assert torch.equal(state["error"][~sent], error[~sent])
         if grid.dtype == torch.float32:
-            assert (state.error[sent] == 0).all()
-        has_cancelled |= not torch.equal(sent, method.sketch.touched(update))
-        position = grid.move(position, update)
+            assert (state["error"][sent] == 0).all()
+        has_cancelled |= not torch.equal(sent, method.sketch.touched(delivered.update))
+        position = grid.move(position, delivered)
     assert has_cancelled == (rows > 1)
 
 
@@ -142,33 +143,49 @@ def test_a_step_leaves_the_state_that_it_is_given(error):
     method = FetchSGD(200, k=15, cols=60, **error)
     state = method.init(CPU)
     for vector in gradients(rounds=5):
-        mean = method.compress(vector)
-        given = [part.clone() for part in (mean, *state)]
+        mean = method.message.compress(vector)
+        given = [part.clone() for part in (mean, *state.values())]
         _, after = method.step(mean, state, 0.1)
-        assert all(map(torch.equal, given, (mean, *state)))
+        assert all(map(torch.equal, given, (mean, *state.values())))
         state = after
 
 
 def test_a_round_at_rate_zero_clears_nothing():
     """What is found is k zeros, as in the first round of a schedule that starts there."""
     method = FetchSGD(200, k=15, cols=60)
-    mean = method.compress(gradients()[0])
-    update, state = method.step(mean, method.init(CPU), 0.0)
-    assert len(update) == 15
-    assert (update.values == 0).all()
-    assert torch.equal(state.momentum, mean)
+    mean = method.message.compress(gradients()[0])
+    sent, state = method.step(mean, method.init(CPU), 0.0)
+    assert len(sent.sparse) == 15
+    assert (sent.sparse.values == 0).all()
+    assert torch.equal(state["momentum"], mean)
 
 
 def test_local_topk_keeps_each_clients_largest():
-    method = LocalTopK(6, k=2)
+    message = LocalTopK(6, k=2).message
     vectors = torch.tensor([[1.0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0.5]])
-    chosen, whole, memory = method.compress_each(vectors, None)
-    assert memory is None
-    sent = torch.where(chosen, whole, 0)
-    assert sent.tolist() == [[0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0]]
-    total, nonzero = method.compressed_sum(vectors, torch.tensor([0.5, 2.0]))
+    dice = Dice(Bits(), key=0)
+    total, numbers, _ = message.merge(
+        vectors, torch.tensor([0.5, 2.0]), torch.arange(2), dice, None
+    )
     assert total.tolist() == [0, -2.5, 1.5, 4, -2, 0]
-    assert int(nonzero) == 4
+    assert int(numbers) == 4
+
+
+@pytest.mark.parametrize("kind", [FetchSGD, TrueTopK, LocalTopK, Uncompressed, FedAvg])
+def test_a_mean_that_is_none_of_this_methods_gets_a_sentence(kind):
+    options = {} if kind in (Uncompressed, FedAvg) else {"k": 5}
+    method = kind(50, **options, **({"cols": 20} if kind is FetchSGD else {}))
+    good = torch.ones(method.message.shape)
+    state = method.init(CPU)
+    for wrong in (good.flatten()[:-1], good[None], good.double()):
+        with pytest.raises(ValueError, match="mean must be float32 of shape"):
+            method.step(wrong, state, 0.1)
+    bad = good.clone()
+    bad.view(-1)[3] = float("nan")
+    with pytest.raises(ValueError, match="mean has 1 cells that are not finite"):
+        method.step(bad, state, 0.1)
+    method.step(bad, state, 0.1, check_finite=False)  # whoever looks at the loss sees it there
+    method.step(good * 3e38, state, 0.1)  # finite, though its sum is not
 
 
 @pytest.mark.parametrize("kind", [FetchSGD, TrueTopK, LocalTopK])
@@ -188,10 +205,10 @@ def test_a_table_larger_than_the_model_is_allowed_with_a_note():
 
 
 def test_updates_are_sparse_where_they_should_be():
-    update, _ = train_one(FetchSGD(200, k=15, cols=60))
-    assert isinstance(update, SparseVector)
-    assert len(update) == 15
+    sent, _ = train_one(FetchSGD(200, k=15, cols=60))
+    assert isinstance(sent.update, SparseVector)
+    assert len(sent.update) == 15
 
 
 def train_one(method):
-    return method.step(method.compress(gradients()[0]), method.init(CPU), 0.1)
+    return method.step(method.message.compress(gradients()[0]), method.init(CPU), 0.1)

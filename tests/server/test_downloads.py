@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fetchsgd.server.downloads import FloatDownloads, StepDownloads, StepLog
-from fetchsgd.server.downloads.walk import sum_histograms
-from fetchsgd.server.grids import GRIDS, FloatGrid, make_grid
+from fetchsgd.server.grids import GRIDS
+from fetchsgd.server.grids.step_log import StepLog
+from fetchsgd.server.grids.walk import sum_histograms
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.vector import FlatModel, SparseVector
 from fetchsgd.wire import decode, encode
@@ -21,17 +21,15 @@ CPU = torch.device("cpu")
 class Server:
     """A grid, its messages and a ledger, moved by random updates."""
 
-    def __init__(self, name, seed, clients=6, rounds=20, log=4):
+    def __init__(self, name, seed, clients=6, rounds=20, log=4, module=None):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = FlatModel(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 4)))
+            model = FlatModel(module or nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 4)))
         self.origin = model.weights()
         self.dim = len(self.origin)
-        self.grid = make_grid(name, model, self.origin, 0.125)
-        if name == "steps":
-            self.downloads = StepDownloads(self.grid, log)
-        else:
-            self.downloads = FloatDownloads(self.dim, getattr(torch, name))
+        options = {"log": log} if name == "steps" else {}
+        self.grid = GRIDS[name](tuple(model.sizes), self.origin, **options)
+        self.downloads = self.grid.downloads()
         self.ledger = Ledger.new(self.dim, clients, rounds, self.downloads, CPU)
         self.position = self.grid.start(self.origin)
         self.version = 0
@@ -47,31 +45,24 @@ class Server:
         self.ledger.update(sent, self.version)
 
     def message(self, held):
-        if isinstance(self.downloads, StepDownloads):
-            return encode(self.downloads.message(held, self.position))
-        changed = (self.ledger.changed > held).nonzero().squeeze(1)
-        return encode(self.downloads.message(changed, self.position, self.version, held))
+        changed = self.ledger.changed
+        return encode(self.downloads.message(held, self.version, self.position, changed))
 
 
 class Client:
-    """Knows the seed, so w0, and remembers what it fetched: weights, or n."""
+    """Knows the seed, so w0, and keeps what the grid says of what it fetched."""
 
     def __init__(self, server):
-        self.grid, self.weights = server.grid, server.origin.clone()
-        self.steps = torch.zeros(server.dim, dtype=torch.int32)
-        self.version = 0
+        self.grid, self.held = server.grid, None
+
+    @property
+    def version(self):
+        return 0 if self.held is None else self.held.version
 
     def fetch(self, message):
-        payload = decode(message)
-        if isinstance(self.grid, FloatGrid):
-            self.weights[payload.indices] = payload.values.values.float()
-        else:
-            if payload.since != self.version:  # it starts again from w0
-                assert payload.since == 0
-                self.steps = torch.zeros_like(self.steps)
-            self.steps[payload.indices] += payload.values.values.int()
-            self.weights = self.grid.weights_at(self.steps)
-        self.version = payload.round
+        update = decode(message)
+        assert self.grid.fits(self.held, update)
+        self.held, self.weights = self.grid.receive(self.held, update)
 
 
 @settings(max_examples=25, deadline=None)
@@ -127,18 +118,7 @@ def test_histograms_of_the_walk_are_those_of_the_sums(seed, rounds):
 @pytest.mark.parametrize("name", GRIDS)
 def test_counted_bytes_are_those_of_the_messages(name):
     """To half a percent, for messages that are not tiny: the simulator writes none of them."""
-    server = Server(name, 1, clients=4, log=6)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = FlatModel(nn.Linear(300, 300))
-    server.origin, server.dim = model.weights(), model.dim
-    server.grid = make_grid(name, model, server.origin, 0.125)
-    if name == "steps":
-        server.downloads = StepDownloads(server.grid, 6)
-    else:
-        server.downloads = FloatDownloads(server.dim, getattr(torch, name))
-    server.ledger = Ledger.new(server.dim, 4, 30, server.downloads, CPU)
-    server.position = server.grid.start(server.origin)
+    server = Server(name, 1, clients=4, rounds=30, log=6, module=nn.Linear(300, 300))
     really, versions = 0, [0, 0, 0, 0]
     for round in range(1, 25):
         server.step(density=0.05, scale=0.02)
@@ -179,7 +159,7 @@ def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("the interpreter is for machines without a GPU")
-    from fetchsgd.server.downloads import walk, walk_cuda
+    from fetchsgd.server.grids import walk, walk_cuda
 
     monkeypatch.setattr(walk_cuda, "TILE", 100)
     server = Server("steps", 5, log=100)

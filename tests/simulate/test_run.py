@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.runs import checkpoint as checkpoints
@@ -89,12 +90,12 @@ def test_resumed_equals_uninterrupted(method, sets, stop_at, tmp_path):
         make(method, *sets).execute(tmp_path / "cut", watch=stop)
     result = make(method, *sets).execute(tmp_path / "cut", resume=True)
     assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    # train_loss is a mean over the rounds since the checkpoint, so it may differ.
-    for key in ("value", "test_loss", *TRAFFIC):
+    for key in ("value", "train_loss", "test_loss", *TRAFFIC):
         assert result[key] == whole[key]
-    assert [line["round"] for line in lines(tmp_path / "cut")] == [
-        line["round"] for line in lines(tmp_path / "whole")
+    timeless = [
+        [{**line, "seconds": 0.0} for line in lines(tmp_path / name)] for name in ("cut", "whole")
     ]
+    assert timeless[0] == timeless[1]
 
 
 def test_killed_between_its_last_round_and_its_result(tmp_path):
@@ -153,16 +154,16 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
             raise OSError(28, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         UserError, match="No space left on device; what was there before is untouched"
     ):
         run.execute(tmp_path / "run")
     monkeypatch.undo()
-    training, _ = checkpoints.load_checkpoint(
-        tmp_path / "run", run.downloads(), torch.device("cpu")
+    found = checkpoints.load_checkpoint(
+        tmp_path / "run", run.start(), run.setup.grid.downloads(), torch.device("cpu")
     )
-    assert training.round >= 2
+    assert found.training.round >= 2
     assert not list((tmp_path / "run").glob("*.partial"))
     make("fetchsgd", "checkpoint_every=2").execute(tmp_path / "run", resume=True)
 
@@ -199,6 +200,59 @@ def test_divergence_is_recorded(tmp_path):
     assert result["status"] == "diverged"
     assert result["value"] is None
     assert result["rounds"] < 30
+
+
+def test_a_run_that_has_diverged_is_not_resumed(tmp_path):
+    for resume in (False, True):
+        with pytest.raises(DivergedError, match="diverged at round" if resume else "the loss"):
+            make("uncompressed", "peak=1e6", "epochs=10").execute(tmp_path / "run", resume)
+
+
+def strict_json(path):
+    """Without NaN and infinity, which are no JSON."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} in {path}")
+
+    return [
+        json.loads(line, parse_constant=refuse) for line in path.read_text().split("\n") if line
+    ]
+
+
+@pytest.mark.parametrize("peak", [1e25, 1e6])
+def test_a_blow_up_in_the_last_round_is_no_end(peak, tmp_path):
+    """Only the weights show it, to NaN or to something useless: a round's loss is from before."""
+    sets = ("epochs=1", "clients_per_round=12", "kind=piecewise")
+    tame, wild = (f"points=[[0, {p}], [1, {p}]]" for p in (1e-3, peak))
+    make("uncompressed", *sets, tame).execute(tmp_path / "tame")
+    with pytest.raises(DivergedError, match="the test loss became .* at round 1 of 1"):
+        make("uncompressed", *sets, wild).execute(tmp_path / "wild")
+    result = json.loads((tmp_path / "wild" / "result.json").read_text())
+    assert (result["status"], result["value"]) == ("diverged", None)
+    strict_json(tmp_path / "wild" / "metrics.jsonl")
+    json.loads((tmp_path / "wild" / "result.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_divergence_says_since_when(tmp_path):
+    """Calm rounds, then a rate that lets the loss rise until it is hopeless."""
+    points = (
+        "points=[[0, 0.01], [4, 0.01], [4.3, 1], [5, 10], [6, 100], [7, 1e3], [8, 1e4], [9, 1e6]]"
+    )
+    with pytest.raises(DivergedError, match=r"rising since round (\d+)") as raised:
+        make("uncompressed", "epochs=10", "kind=piecewise", points).execute(tmp_path / "run")
+    since = int(re.search(r"since round (\d+)", str(raised.value))[1])
+    assert since > 12
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["rising_since"] == since
+
+
+def test_a_checkpoint_with_steps_of_another_size_is_refused(tmp_path):
+    """Those of the first release, whose steps depended on the device."""
+    make("fetchsgd", "grid=steps").execute(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    path = tmp_path / "run" / checkpoints.FILE
+    save_file(load_file(path), path, {"round": "2", "seconds": "1.0"})
+    with pytest.raises(UserError, match="of an earlier version, whose steps"):
+        make("fetchsgd", "grid=steps").execute(tmp_path / "run", resume=True)
 
 
 def test_fewer_epochs_are_compression(tmp_path):

@@ -1,65 +1,29 @@
 """A simulation writes no messages; here all of them are written, and the bytes compared."""
 
+import numpy as np
 import pytest
-import torch
 
-from fetchsgd.quantisers.upload import Upload
-from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
-from fetchsgd.server.downloads import FloatDownloads
 from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
-from fetchsgd.wire import (
-    DenseVector,
-    Floats,
-    Rounding,
-    SketchTable,
-    SparseUpdate,
-    decode,
-    encode,
-    quantise,
-)
+from fetchsgd.wire import decode, encode
 
 ROUNDS = 8
 
 
-def content(values, bits, seed, round, client):
-    if bits == 32:
-        return Floats(values)
-    return quantise(values, bits, Rounding(number(seed, "quantise", round), client))
-
-
-def uploads(run, weights, cohort, rate, round):
+def uploads(run, weights, cohort, round):
     """What each client of the cohort sends, from its own gradient."""
-    exact = Upload(32, 0)
-    alone = type(run.clients)(
-        run.clients.data, run.trainer, run.method, run.clients.work, exact, "uniform", 0
-    )
+    setup = run.setup
     for client in cohort.tolist():
-        mean = alone(weights, torch.tensor([client]).numpy(), rate, round, None).mean
-        bits = run.clients.upload.bits
-        if run.config.method == "local_topk":
-            places = mean.nonzero().squeeze(1)
-            sent = content(mean[places], bits, 0, round, client)
-            yield SparseUpdate(len(mean), places, sent, round)
-        elif run.config.method == "fetchsgd":
-            sketch = run.method.sketch
-            sent = content(mean.flatten(), bits, 0, round, client)
-            yield SketchTable(sketch.dim, sketch.rows, sketch.cols, sketch.block, 0, sent, round)
-        else:
-            yield DenseVector(content(mean, bits, 0, round, client), round)
+        own = run.cohort.gather(np.array([client]), round)
+        vectors, _ = setup.trainer.client_vectors(weights, own, run.config.local, 0.0, None)
+        yield run.method.message.write(vectors[0], None, client, round, setup.dice(round))
 
 
 def downloads(training, cohort):
     """What each client of the cohort fetches before it works."""
-    ledger, position = training.ledger, training.position
     for client in cohort.tolist():
-        held = int(ledger.held[client])
-        if isinstance(ledger.downloads, FloatDownloads):
-            changed = (ledger.changed > held).nonzero().squeeze(1)
-            yield ledger.downloads.message(changed, position, training.round, held)
-        else:
-            yield ledger.downloads.message(held, position)
+        yield training.ledger.message(client, training.round, training.place)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +44,14 @@ def test_counted_bytes_are_those_of_all_messages_of_a_run(method, sets):
     up = down = 0
     training = run.start()
     for round in range(ROUNDS):
-        cohort = run.sampler.cohort(round)
+        cohort = run.setup.sampler.cohort(round)
         down += sum(len(encode(message)) for message in downloads(training, cohort))
-        rate = run.rate(round)
-        for message in uploads(run, training.weights, cohort, rate, round):
+        for message in uploads(run, training.weights, cohort, round):
             sent = encode(message)
             up += len(sent)
         assert decode(sent).round == round
         steps = train_rounds(
-            training, round + 1, run.sampler.cohort, run.rate, run.clients, run.method, run.grid
+            training, round + 1, run.clients, run.setup.rate, run.method, run.setup.grid
         )
         training, _ = next(iter(steps))
     counted = training.ledger.wire_bytes

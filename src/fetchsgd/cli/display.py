@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fetchsgd.simulate.run import Progress as Seen
-from fetchsgd.simulate.run import Watch
+from fetchsgd.runs.recorder import Progress as Seen
+from fetchsgd.runs.recorder import Watch
 
 LINE_EVERY = 10.0  # seconds
 

@@ -108,10 +108,11 @@ def _fresh_folder(config: Config) -> Path:
 
 
 def _introduce(run: Run, folder: Path) -> None:
-    per_round = run.sampler.per_round
+    setup = run.setup
     _say(
-        f"{run.config.task.name}: {run.sampler.num_clients:,} clients, {per_round} a round, "
-        f"{run.rounds:,} rounds, {run.model.dim:,} weights, {run.config.method} on {run.device}"
+        f"{run.config.task.name}: {setup.sampler.num_clients:,} clients, "
+        f"{setup.sampler.per_round} a round, {setup.rounds:,} rounds, "
+        f"{setup.model.dim:,} weights, {run.config.method} on {run.device}"
     )
     for note in run.method.notes:
         _say(f"note: {note}")

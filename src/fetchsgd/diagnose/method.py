@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float32, Int64
@@ -13,9 +13,9 @@ from fetchsgd.diagnose.notebook import Notebook
 from fetchsgd.diagnose.shadow import Shadow
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Dense, Scalar, Sketched, Space, energy
-from fetchsgd.methods import FetchSGD, State, TrueTopK
-from fetchsgd.methods.base import flatten
-from fetchsgd.server.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import State, WithServerError
+from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered, Update
+from fetchsgd.methods.messages import LinearMessage, Vectors, flatten
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
 
@@ -23,25 +23,42 @@ RARE = 4  # so many measurements to one of what needs walks over the estimates o
 SAMPLE = 1024  # coordinates whose estimates are compared with what they estimate
 
 
+@dataclass
+class Watched:
+    """Delivers as another does, and remembers what was wanted."""
+
+    deliver: Deliver
+    wanted: Update | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.deliver.exact
+
+    def __call__(self, wanted: Update) -> Delivered:
+        self.wanted = wanted
+        return self.deliver(wanted)
+
+
 class Diagnosed:
     """Does what the method does, to the bit, and takes notes that never make the host wait.
 
-    every: measure in every so manieth round. window: I of Definition 1; sums of gradients are
+    every: measure in one of so many rounds. window: I of Definition 1; sums of gradients are
         measured whenever a multiple of `every` is over that is no shorter than the window, and
         four times as rarely where that takes long.
     exact: carry dense momentum and error beside FetchSGD's. The vectors that `compress` sees in a
         round must then add up to the mean: not client by client, nor scaled afterwards.
     """
 
-    linear: ClassVar[bool] = True
-
     def __init__(
-        self, method: FetchSGD | TrueTopK, every: int = 10, window: int = 8, exact: bool = True
+        self, method: WithServerError, every: int = 10, window: int = 8, exact: bool = True
     ) -> None:
         self.method, self.every, self.round = method, every, 0
         self.dim, self.momentum = method.dim, method.momentum
+        message = method.message
+        assert isinstance(message, LinearMessage), "what is sketched is linear"
+        self.message = replace(message, watcher=self._see)
         self.book = Notebook()
-        self.sketch = method.sketch if isinstance(method, FetchSGD) else None
+        self.sketch = method.sketch
         self.exact = exact and self.sketch is not None
         self.space: Space = Dense()
         pause = every
@@ -50,8 +67,7 @@ class Diagnosed:
             # To walk over the estimates of several rows may take as long as a small gradient.
             pause *= RARE if self.sketch.rows > 1 else 1
         self.sums = SlidingSums(window, pause * -(-window // pause))
-        # A sliding window has many errors, and so no q^t.
-        self.has_q = not isinstance(method, FetchSGD) or method.error == "vanilla"
+        self.has_q = method.single_error  # a sliding window has many errors, and so no q^t
         self.shadow: Shadow | None = None
         self.gradient: Tensor | None = None  # of this round, as far as it has been compressed
         self.has_compared = False  # estimates with the truth, in this round
@@ -60,18 +76,14 @@ class Diagnosed:
     def notes(self) -> list[str]:
         return self.method.notes
 
-    @property
-    def numbers_up(self) -> int:
-        return self.method.numbers_up
-
     def init(self, device: torch.device) -> State:
         return self.method.init(device)
 
-    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
-        sent = self.method.compress(vectors)
+    def _see(self, vectors: Vectors, sent: Tensor) -> None:
+        """What clients compress, and what it became."""
         compares = self._measures and self.sketch is not None and not self.has_compared
         if not self.exact and not compares:
-            return sent
+            return
         whole = vectors[0].flatten() if is_single(vectors) else flatten(vectors)
         if self.exact:
             assert whole.ndim == 1, "clients one by one say nothing of their mean"
@@ -81,49 +93,54 @@ class Diagnosed:
             vector, table = (whole, sent) if whole.ndim == 1 else (whole[0], sent[0])
             self.book.note("estimation_error", estimation_error(self.sketch, vector, table))
             self.has_compared = True
-        return sent
 
     def step(
-        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
-    ) -> tuple[Update, State]:
-        wanted: list[Update] = []
+        self,
+        mean: Tensor,
+        state: State,
+        rate: float,
+        deliver: Deliver = EXACTLY,
+        *,
+        check_finite: bool = True,
+    ) -> tuple[Delivered, State]:
+        watched = Watched(deliver)
+        sent, after = self.method.step(mean, state, rate, watched, check_finite=check_finite)
+        assert isinstance(watched.wanted, SparseVector)
+        self._look(mean, state, after, self.method.rates(rate), watched.wanted, sent.sparse)
+        return sent, after
 
-        def watched(update: Update) -> Update:
-            wanted.append(update)
-            return deliver(update)
+    # --- beside the training (fetchsgd.runs.recorder)
 
-        # Methods treat `exactly` in a way of its own, so that one is not wrapped.
-        inner = exactly if deliver is exactly else watched
-        update, after = self.method.step(mean, state, rate, inner)
-        found = wanted[0] if wanted else update
-        assert isinstance(found, SparseVector)
-        assert isinstance(update, SparseVector)
-        self._look(mean, state, after, self._rates(rate), found, update)
-        return update, after
+    def line(self) -> dict[str, float]:
+        """What was measured since the last line of the metrics."""
+        return self.book.means()
+
+    def result(self) -> dict[str, float]:
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold for a resumed run to go on with the same numbers."""
         kept = {f"sum.{length}": total for length, total in self.sums.sums.items()}
+        kept |= {f"book.{name}": torch.stack(page) for name, page in self.book.pages.items()}
         if self.shadow is not None:
             kept |= {"momentum": self.shadow.momentum, "error": self.shadow.error}
         return {"round": torch.tensor(self.round), **kept}
 
-    def restore(self, kept: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from what `tensors` has returned."""
-        self.round = int(kept["round"])
-        sums = {name: part for name, part in kept.items() if name.startswith("sum.")}
-        self.sums.sums = {int(name[4:]): part for name, part in sums.items()}
-        if isinstance(self.method, FetchSGD) and "error" in kept:
-            self.shadow = Shadow(self.method, kept["momentum"], kept["error"])
+        self.round = int(tensors["round"])
+        for name, part in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "sum":
+                self.sums.sums[int(rest)] = part
+            elif kind == "book":
+                self.book.pages[rest] = list(part.unbind())
+        if "error" in tensors:
+            self.shadow = Shadow(self.method, tensors["momentum"], tensors["error"])
 
     @property
     def _measures(self) -> bool:
         return (self.round + 1) % self.every == 0
-
-    def _rates(self, rate: float) -> tuple[float, float]:
-        """The rate in front of the momentum, and the rate at the update."""
-        outside = isinstance(self.method, FetchSGD) and self.method.lr_position == "outside"
-        return (1.0, rate) if outside else (rate, 1.0)
 
     def _look(
         self,
@@ -141,12 +158,12 @@ class Diagnosed:
         given = found if is_exact else given * back
         shadow = self._follow(inside)
         if self._measures:
-            momentum = self.momentum * state.momentum + mean  # u, line 11
+            momentum = self.momentum * state["momentum"] + mean  # u, line 11
             if self.method.mask_momentum:
-                self.book.note("masked_share", 1 - energy(after.momentum) / energy(momentum))
+                self.book.note("masked_share", 1 - energy(after["momentum"]) / energy(momentum))
             if self.has_q:
-                q = inside * momentum + state.error  # line 12
-                self.book.note("error_left", energy(after.error) / energy(q))
+                q = inside * momentum + state["error"]  # line 12
+                self.book.note("error_left", energy(after["error"]) / energy(q))
                 q = q if shadow is None else shadow.error
                 self.book.note("heaviest_share", self.space.heaviest_share(q, found))
                 self.book.note("contraction", self.space.contraction(q, found))
@@ -164,14 +181,13 @@ class Diagnosed:
         if not self.exact or not self.has_q:
             return None
         assert self.gradient is not None
-        if self.shadow is None and isinstance(self.method, FetchSGD):
+        if self.shadow is None:
             self.shadow = Shadow.new(self.method, self.gradient.device)
-        assert self.shadow is not None
         self.shadow.add(self.gradient, inside)
         return self.shadow
 
 
-def is_single(vectors: Tensor | list[Tensor]) -> bool:
+def is_single(vectors: Vectors) -> bool:
     """One piece, as gradients are on a GPU: that needs no copy."""
     return isinstance(vectors, list) and len(vectors) == 1
 

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from fetchsgd.diagnose.cells import Cells
-from fetchsgd.methods import FetchSGD
+from fetchsgd.methods.base import WithServerError
+from fetchsgd.sketch import CountSketch
 from fetchsgd.vector import SparseVector
 
 
@@ -26,12 +27,12 @@ class Shadow:
     Everything is in place, for it is done in every round.
     """
 
-    method: FetchSGD
+    method: WithServerError
     momentum: Float32[Tensor, " dim"]  # u
     error: Float32[Tensor, " dim"]  # e; between `add` and `remove` it is q^t
 
     @classmethod
-    def new(cls, method: FetchSGD, device: torch.device) -> Shadow:
+    def new(cls, method: WithServerError, device: torch.device) -> Shadow:
         return cls(method, *(torch.zeros(method.dim, device=device) for _ in range(2)))
 
     def add(self, gradient: Float32[Tensor, " dim"], inside: float) -> None:
@@ -46,9 +47,9 @@ class Shadow:
         """
         if not len(found):
             return
-        at, zero = found.indices, self.method.error_reset == "zero"
+        at, zero = found.indices, self.method.clears_error
         cleared, rest = self._cleared(found, given)
-        if self.method.rows == 1:
+        if self._sketch.rows == 1:
             self._clear_mates(found, cleared)
         before = self.error[at]
         rest = torch.where(cleared, rest, before) if zero else before - given.values
@@ -67,12 +68,17 @@ class Shadow:
         clears = is_mate & cleared[last]
         if self.method.mask_momentum:
             self.momentum[at] = self.momentum[at].masked_fill_(clears, 0)
-        if self.method.error_reset == "zero":
+        if self.method.clears_error:
             self.error[at] = self.error[at].masked_fill_(clears, 0)
+
+    @property
+    def _sketch(self) -> CountSketch:
+        assert self.method.sketch is not None
+        return self.method.sketch
 
     @cached_property
     def _cells(self) -> Cells:
-        return Cells(self.method.sketch, self.error.device)
+        return Cells(self._sketch, self.error.device)
 
     def _cleared(
         self, found: SparseVector, given: SparseVector
@@ -83,9 +89,9 @@ class Shadow:
         cell once: it is theirs together.
         """
         rest = found.values - given.values
-        if given is found or self.method.rows > 1:
+        if given is found or self._sketch.rows > 1:
             return given.values != 0, rest
-        sketch, at = self.method.sketch, found.indices
+        sketch, at = self._sketch, found.indices
         signs = SparseVector.trusted(found.dim, at, found.values.sign())
         sent, sharing = (
             sketch.query(table, at) for table in (sketch.sketch(given), sketch.sketch(signs))

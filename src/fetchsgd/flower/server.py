@@ -1,38 +1,43 @@
-"""The ServerApp: round after round, with a checkpoint after each, and the simulator's run folder.
+"""The ServerApp: rounds of real clients in Algorithm 1's loop, with a checkpoint after each.
 
-After `kill -9` the next `flwr run` goes on from the last round whose checkpoint is whole. Messages
-of a round leave only when the checkpoint of the round before is on the disk, so no client ever
-holds a version that a resumed server would make anew.
+After a crash the next `flwr run` resumes from the last round whose checkpoint is whole. Messages of
+a round leave only when the checkpoint of the round before is on the disk, so no client ever holds a
+version that a resumed server would make anew.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from jaxtyping import Float32
+from torch import Tensor
 
-from fetchsgd.errors import UserError
+from fetchsgd.clients.evaluate import evaluate
+from fetchsgd.errors import DivergedError
+from fetchsgd.flower.agreement import digest
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
-from fetchsgd.flower.transport import Conversation
-from fetchsgd.runs.checkpoint import load_checkpoint, write_atomically
+from fetchsgd.flower.transport import Transport
+from fetchsgd.runs.checkpoint import Tensors, load_checkpoint
+from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line, RunFolder
-from fetchsgd.server.rounds import Training, after_round
-from fetchsgd.simulate.run import Loop
+from fetchsgd.runs.lock import alone_in
+from fetchsgd.runs.recorder import Evaluation, Pace, Recorder
+from fetchsgd.runs.setup import Setup
+from fetchsgd.server.rounds import Training, train_rounds
 
 log = logging.getLogger("flwr.fetchsgd")
 ABOUT = "federation.json"
+EVERY_ROUND = Pace(look_every=1, save_every=1, every_round=True)
 
 app = ServerApp()
 
@@ -41,7 +46,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """From the settings of `flwr run` to a run folder."""
     config, settings = read_settings(context.run_config)
-    result = federate(grid, FederatedRun(config, settings.clients), settings)
+    result = federate(grid, Setup(config, settings.clients), settings)
     log.info(
         "%s %s after %d rounds; results are in %s",
         result["metric"], result["value"], result["rounds"], settings.out,
@@ -49,132 +54,98 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def federate(
-    grid: Grid, run: FederatedRun, settings: FederationSettings, clock: Clock | None = None
+    grid: Grid, setup: Setup, settings: FederationSettings, clock: Clock | None = None
 ) -> dict[str, Any]:
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
-    folder = FederatedFolder(out, run.config.settings, resume=True)
     with alone_in(out):
+        folder = RunFolder(out, setup.config.settings, resume=True)
         if (done := folder.result) is not None:
+            if done.get("status") == "diverged":
+                raise DivergedError(f"{out} holds a run that has diverged; see its result.json")
             log.info("%s holds a run that has ended; give another federation.out", out)
             return done
-        found = load_checkpoint(out, run.downloads(), run.device)
-        training, seconds = found or (run.start(), 0.0)
+        training = setup.start()
+        found = load_checkpoint(out, training, setup.grid.downloads(), setup.device)
+        training = training if found is None else found.training
         folder.start(training.round)
         events = Events(folder.last_line)
+        beside = FederationLog(events, settings)
+        test = partial(_evaluate, setup, setup.test_data())
+        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside={"federation": beside})
         if found is not None:
             events.count("resumed")
-        folder.events, folder.settings = events, settings
+            recorder.resume(found)
         clock = clock or Clock()
-        talk = Conversation(grid, events, clock.now)
-        collector = Collector(run, settings, folder.lineage, talk, events, clock)
-        loop = _FederatedLoop(run, folder, seconds, collector)
+        transport = Transport(grid, events, clock.now)
+        collector = Collector(
+            setup, settings, digest(setup), lineage(out), transport, events, clock
+        )
         try:
-            return loop.run(training)
+            return _train(setup, training, collector, recorder)
         finally:
-            loop.checkpoints.close()
-            folder.close()
+            recorder.close()
 
 
-class FederatedFolder(RunFolder):
-    """A run folder whose lines also tell what happened in the federation."""
-
-    events = Events()
-    settings = FederationSettings()
-
-    def log(self, line: Line) -> None:
-        counts = self.events.line()
-        measured = {
-            "measured_upload_bytes": self.events.counts["received_bytes"],
-            "measured_download_bytes": self.events.counts["sent_bytes"],
-        }
-        super().log(line | measured | counts)
-
-    def finish(self, result: Line) -> None:
-        federation = {"settings": as_table(self.settings), "counts": dict(self.events.counts)}
-        result["federation"] = federation
-        super().finish(result)
-
-    @property
-    def lineage(self) -> str:
-        """A name for this run's versions, which no other run has."""
-        path = self.path / ABOUT
-        if not path.exists():
-            about = {"lineage": secrets.token_hex(8)}
-            write_atomically(path, json.dumps(about).encode())
-        return str(json.loads(path.read_text())["lineage"])
-
-
-class _FederatedLoop(Loop):
-    """The simulator's bookkeeping around rounds of real clients."""
-
-    def __init__(
-        self, run: FederatedRun, folder: FederatedFolder, seconds: float, collector: Collector
-    ) -> None:
-        super().__init__(run, folder, seconds, None)
-        self.collector = collector
-
-    def run(self, training: Training) -> dict[str, Any]:
-        run = self.run_
-        log.info("round %d of %d", training.round, run.rounds)
-        if training.round < run.rounds:
-            self.collector.wait_for_clients(training.round)
-        while training.round < run.rounds:
-            training = self._round(training)
-        return self._finish(training, "finished")
-
-    def _round(self, training: Training) -> Training:
-        run = self.run_
-        replies = self.collector.collect(training)
-        merged = replies.merged()
-        rate = run.rate(training.round) if run.config.local.is_one_gradient else 1.0
-        training = after_round(training, merged, rate, run.method, run.grid)
-        self.losses.append(merged.loss)
-        self._look(training, replies.typical_loss)
-        if training.round in self.eval_rounds:
-            self._evaluate(training)
-        else:
-            self._log_round(training, float(merged.loss))
+def _train(
+    setup: Setup, training: Training, collector: Collector, recorder: Recorder
+) -> dict[str, Any]:
+    log.info("round %d of %d", training.round, setup.rounds)
+    if training.round < setup.rounds:
+        collector.wait_for_clients(training.round)
+    rounds = train_rounds(
+        training, setup.rounds, collector.collect, setup.rate, setup.method, setup.grid,
+        setup.server_rate,
+    )  # fmt: skip
+    for training, merged in rounds:
         # On the disk before anybody hears of this version.
-        self.checkpoints.save(training, self.seconds)
-        self.checkpoints.wait()
+        recorder.after(training, merged)
+        metric = recorder.metric
         log.info(
             "round %d of %d: %d replies, loss %.4f%s",
-            training.round, run.rounds, len(replies), float(merged.loss),
-            "" if self.metric is None else f", {run.config.task.metric} {self.metric:.4f}",
+            training.round, setup.rounds, len(merged.clients), float(merged.loss),
+            "" if metric is None else f", {setup.config.task.metric} {metric:.4f}",
         )  # fmt: skip
-        return training
-
-    def _log_round(self, training: Training, loss: float) -> None:
-        up, down = training.ledger.bytes
-        wire_up, wire_down = training.ledger.wire_bytes
-        self.folder.log(
-            {
-                "round": training.round,
-                "epoch": training.round / self.run_.sampler.rounds_per_epoch,
-                "train_loss": loss,
-                "upload_bytes": up,
-                "download_bytes": down,
-                "wire_upload_bytes": wire_up,
-                "wire_download_bytes": wire_down,
-                "seconds": self.seconds,
-            }
-        )
+    return recorder.finish(training)
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Two servers in one folder would apply rounds twice. The lock ends with its process."""
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise UserError(
-                f"another server, process {file.read().strip()}, is training in {folder}; wait "
-                "until it has ended, stop it with `flwr stop`, or give another federation.out"
-            ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
+def _evaluate(
+    setup: Setup, test: tuple[Tensor, Tensor], weights: Float32[Tensor, " dim"]
+) -> Evaluation:
+    return Evaluation(*evaluate(setup.trainer, setup.config.task, *test, weights))
+
+
+@dataclass(frozen=True)
+class FederationLog:
+    """What happened in the federation, in the lines of a run folder."""
+
+    events: Events
+    settings: FederationSettings
+
+    def line(self) -> Line:
+        counts = self.events.counts
+        return {
+            "measured_upload_bytes": counts["received_bytes"],
+            "measured_download_bytes": counts["sent_bytes"],
+            **self.events.line(),
+        }
+
+    def result(self) -> Line:
+        settings, counts = as_table(self.settings), dict(self.events.counts)
+        return {"federation": {"settings": settings, "counts": counts}}
+
+    def tensors(self) -> Tensors:
+        """The counts are in the metrics."""
+        return {}
+
+    def restore(self, tensors: Tensors) -> None:
+        """Nothing was saved."""
+
+
+def lineage(folder: Path) -> str:
+    """A name for a run's versions, which no other run has."""
+    path = folder / ABOUT
+    if not path.exists():
+        about = {"lineage": secrets.token_hex(8)}
+        write_atomically(path, json.dumps(about).encode())
+    return str(json.loads(path.read_text())["lineage"])

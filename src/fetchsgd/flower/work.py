@@ -1,29 +1,32 @@
 """A real client's work in a round: the same as a simulated one's, up to the payload that it sends.
 
-Rounding is by the same dice as in simulation. The order of local batches and augmentation are by
-dice of the client's own: in a simulated cohort these depend on who else takes part.
+Rounding is by the same random numbers as in simulation. The order of local batches, augmentation
+and dropout are by numbers of the client's own: in a simulated cohort these depend on who else takes
+part.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.errors import UserError
-from fetchsgd.flower.run import FederatedRun
-from fetchsgd.methods import FetchSGD, LocalMethod, Memory, Method
-from fetchsgd.quantisers.upload import Upload
+from fetchsgd.methods import Memory
 from fetchsgd.randomness import number, torch_generator
-from fetchsgd.wire import DenseVector, Payload, SketchTable, SparseUpdate
+from fetchsgd.runs.setup import Setup
+from fetchsgd.wire import Payload
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a client sends, what the server wants to know of it, and what the client remembers."""
+    """What a client sends, what the server wants to know of it, and what the client remembers.
+
+    memory: with this round's vector in it, and nothing of it sent yet.
+    """
 
     payload: Payload
     examples: int
@@ -43,7 +46,7 @@ def row_of(client: int, num_clients: int) -> int:
 
 
 def work(
-    run: FederatedRun,
+    setup: Setup,
     weights: Float32[Tensor, " dim"],
     client: int,
     round: int,
@@ -51,41 +54,16 @@ def work(
     memory: Memory | None,
 ) -> Done:
     """Lines 7 and 8 of Algorithm 1."""
-    clients = run.clients
-    row = row_of(client, clients.data.num_clients)
-    seed = number(clients.seed, "local", client)
-    cohort = replace(clients, seed=seed).gather(np.array([row]), round)
-    generator = torch_generator(seed, "local", round, weights.device)
-    vectors, losses = run.trainer.client_vectors(weights, cohort, clients.work, rate, generator)
-    payload, memory = payload_for(run.method, vectors, client, round, clients.upload, memory)
-    return Done(payload, int(clients.data.sizes[row]), float(losses[0]), memory)
-
-
-def payload_for(
-    method: Method,
-    vectors: Float32[Tensor, "1 dim"],
-    client: int,
-    round: int,
-    upload: Upload,
-    memory: Memory | None,
-) -> tuple[Payload, Memory | None]:
-    """A client's vector as its method sends it."""
-    if isinstance(method, LocalMethod):
-        chosen, vectors, memory = method.compress_each(vectors, memory)
-        places = chosen[0].nonzero().squeeze(1)
-        values = upload.write(vectors[0, places], client, round)
-        return SparseUpdate(vectors.shape[1], places, values, round), memory
-    cells = method.compress(vectors)[0]
-    values = upload.write(cells.flatten(), client, round)
-    if isinstance(method, FetchSGD):
-        s = method.sketch
-        assert s.block is not None
-        return SketchTable(s.dim, s.rows, s.cols, s.block, s.seed, values, round), memory
-    return DenseVector(values, round), memory
-
-
-def first_memory(method: Method, dim: int, device: torch.device) -> Memory | None:
-    """What a client remembers before its first round."""
-    if isinstance(method, LocalMethod) and method.keeps_memory:
-        return Memory(*(torch.zeros(1, dim, device=device) for _ in range(2)))
-    return None
+    task, train = setup.config.task, setup.config.train
+    own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
+    seed = number(train.seed, "local", client)
+    gatherer = Gatherer(own, train.averaging, seed, task.augment, setup.trainer.graphs)
+    cohort = gatherer.gather(np.array([0]), round)
+    generator = torch_generator(seed, "local", round, setup.device)
+    vectors, losses = setup.trainer.client_vectors(
+        weights, cohort, setup.config.local, rate, generator
+    )
+    message = setup.method.message
+    memory = message.remember(vectors[0], memory)
+    payload = message.write(vectors[0], memory, client, round, setup.dice(round))
+    return Done(payload, int(own.sizes[0]), float(losses[0]), memory)

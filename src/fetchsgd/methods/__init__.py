@@ -1,12 +1,22 @@
 """The five methods of section 5, a file each."""
 
-from fetchsgd.methods.base import LocalMethod, Memory, Method, State
+from fetchsgd.methods.base import Method, State
+from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered, Update
 from fetchsgd.methods.fedavg import FedAvg
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.local_topk import LocalTopK
+from fetchsgd.methods.messages import (
+    ChosenMessage,
+    DenseMessage,
+    Dice,
+    Memory,
+    Message,
+    Reply,
+    SketchMessage,
+    Sum,
+)
 from fetchsgd.methods.true_topk import TrueTopK
 from fetchsgd.methods.uncompressed import Uncompressed
-from fetchsgd.server.grids import Update
 
 METHODS: dict[str, type] = {
     "fetchsgd": FetchSGD,
@@ -17,14 +27,23 @@ METHODS: dict[str, type] = {
 }
 
 __all__ = [
+    "EXACTLY",
     "METHODS",
+    "ChosenMessage",
+    "Deliver",
+    "Delivered",
+    "DenseMessage",
+    "Dice",
     "FedAvg",
     "FetchSGD",
-    "LocalMethod",
     "LocalTopK",
     "Memory",
+    "Message",
     "Method",
+    "Reply",
+    "SketchMessage",
     "State",
+    "Sum",
     "TrueTopK",
     "Uncompressed",
     "Update",

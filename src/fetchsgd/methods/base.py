@@ -1,49 +1,45 @@
-"""What a method decides: what a client sends, and what the server does with the mean of it.
+"""What a method is: what clients send, and what the server does with the mean of it.
 
-    compress(vector) -> what a client sends; for linear methods also the mean of what all send
-    compress_each(vectors, memory) -> the same where every client chooses for itself
-    compressed_sum(vectors, shares) -> the sum of that, where nothing but the sum is asked for
-    step(mean, state, rate, deliver) -> (update, state), the server's part; weights -= update
+    message                        what a client sends, its size, and how replies add up
+    init(device)                   the server's state before the first round
+    step(mean, state, rate, ...)   the server's part: what is sent back, and the state afterwards
 
-Where weights lie on a grid, `deliver` turns what a method wants to send into what is sent; what is
-left of it stays in the error.
+A method is a frozen dataclass. Its first field is `dim`, the weights of the model; the others are
+its options, the settings `method.*`. A method of your own is named in the settings as
+`package.module:Class`, and most need nothing but one of the messages of messages.py.
+
+Where weights are quantised, `deliver` turns what a method wants to send into what is sent, and
+the method keeps what is left in its error (delivery.py).
 
 The local work that yields the vectors (one gradient, or the difference after local steps) is the
-same for all methods and lives in client.py.
+same for all methods and lives in fetchsgd.clients.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+import math
+from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.server.grids import Deliver, Update, exactly
+from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.messages import Message
+from fetchsgd.sketch import CountSketch
 
-
-class State(NamedTuple):
-    """What the server carries from round to round; an unused part has no elements."""
-
-    momentum: Tensor  # u, or its sketch S_u
-    error: Tensor  # e, its sketch S_e, or the sketches S_e^i of a sliding window
-    ages: Tensor = torch.zeros(0, dtype=torch.int64)  # of those, in rounds
-
-
-class Memory(NamedTuple):
-    """What clients carry where a method lets them: a row for each client of a cohort."""
-
-    momentum: Float32[Tensor, "n dim"]
-    error: Float32[Tensor, "n dim"]
+State = dict[str, Tensor]  # what the server carries from round to round; names are the method's
 
 
 class Method(Protocol):
-    """One way to train. `linear`: compressing the mean is the mean of the compressed."""
+    """One way to train."""
 
-    linear: ClassVar[bool]
     dim: int
-    momentum: float
+
+    @property
+    def message(self) -> Message:
+        """What clients send."""
+        ...
 
     @property
     def notes(self) -> list[str]:
@@ -52,60 +48,88 @@ class Method(Protocol):
 
     def init(self, device: torch.device) -> State: ...
 
-    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
-        """One vector, whole or in pieces, compressed; or many, as the rows of one tensor."""
+    def step(
+        self,
+        mean: Tensor,
+        state: State,
+        rate: float,
+        deliver: Deliver = EXACTLY,
+        *,
+        check_finite: bool = True,
+    ) -> tuple[Delivered, State]:
+        """`check_finite=False` leaves out the search for NaN, which waits for the device."""
+        ...
+
+
+class WithServerError(Method, Protocol):
+    """A method whose server carries momentum and error, which can be diagnosed (fetchsgd.diagnose).
+
+    Such a class says so with `has_server_error = True`.
+    """
+
+    momentum: float
+    mask_momentum: bool
+
+    @property
+    def sketch(self) -> CountSketch | None:
+        """S, if momentum and error are carried inside a sketch; None if they are vectors."""
         ...
 
     @property
-    def numbers_up(self) -> int:
-        """How many numbers one client sends."""
+    def single_error(self) -> bool:
+        """Whether there is one error, and not several as of a sliding window."""
         ...
 
-    def step(
-        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
-    ) -> tuple[Update, State]: ...
-
-
-@runtime_checkable
-class LocalMethod(Protocol):
-    """The part of a method that is not linear: clients compress on their own."""
-
-    k: int  # how many coordinates each client sends
-    keeps_memory: bool
-
-    def compress_each(
-        self, vectors: Float32[Tensor, "n dim"], memory: Memory | None
-    ) -> tuple[Bool[Tensor, "n dim"], Float32[Tensor, "n dim"], Memory | None]:
-        """Which k coordinates each client sends, of which vector, and what it then remembers."""
+    @property
+    def clears_error(self) -> bool:
+        """Whether what is sent is cleared from the error, and not subtracted."""
         ...
 
-    def compressed_sum(
-        self, vectors: Float32[Tensor, "n dim"], shares: Float32[Tensor, " n"]
-    ) -> tuple[Float32[Tensor, " dim"], Int64[Tensor, ""]]:
-        """What clients without memory send, each times its share, summed up; how many are not 0."""
+    def rates(self, rate: float) -> tuple[float, float]:
+        """The rate in front of the momentum, and the rate at the update."""
         ...
+
+
+def check_mean(mean: Tensor, shape: tuple[int, ...], check_finite: bool) -> None:
+    """Refuse what is not the mean of such messages."""
+    if tuple(mean.shape) != shape or mean.dtype != torch.float32:
+        raise ValueError(
+            f"mean must be float32 of shape {shape}, the mean of what clients send; "
+            f"got {str(mean.dtype).removeprefix('torch.')} of shape {tuple(mean.shape)}"
+        )
+    if check_finite and not math.isfinite(float(mean.sum())) and not bool(mean.isfinite().all()):
+        raise ValueError(f"mean has {int((~mean.isfinite()).sum())} cells that are not finite")
 
 
 def nothing(device: torch.device) -> Float32[Tensor, " 0"]:
+    """A part of the state that has not been needed yet."""
     return torch.zeros(0, device=device)
-
-
-def flatten(vectors: Tensor | list[Tensor]) -> Tensor:
-    """Pieces of one vector as the vector."""
-    return torch.cat([v.flatten() for v in vectors]) if isinstance(vectors, list) else vectors
 
 
 def deliver_dense(
     wanted: Float32[Tensor, " dim"], error: Tensor, deliver: Deliver
-) -> tuple[Float32[Tensor, " dim"], Tensor]:
+) -> tuple[Delivered, Tensor]:
     """For methods that keep no error of their own: what is sent, and what the grid leaves over."""
-    if deliver is exactly:
-        return wanted, error
+    if deliver.exact:
+        return deliver(wanted), error
     if len(error):
         wanted = wanted + error
     sent = deliver(wanted)
-    assert isinstance(sent, Tensor)
-    return sent, wanted - sent
+    return sent, wanted - sent.dense
+
+
+def momentum_step(
+    rho: float, mean: Tensor, state: State, rate: float, deliver: Deliver
+) -> tuple[Delivered, State]:
+    """SGD with momentum rho on the server; what a grid rounds off is kept in the error."""
+    momentum = rho * state["momentum"] + mean
+    sent, error = deliver_dense(rate * momentum, state["error"], deliver)
+    return sent, {"momentum": momentum, "error": error}
+
+
+def momentum_state(dim: int, device: torch.device) -> State:
+    """Before the first `momentum_step`."""
+    return {"momentum": torch.zeros(dim, device=device), "error": nothing(device)}
 
 
 def require_range(name: str, value: float, low: float, high: float) -> None:

@@ -10,7 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fetchsgd.methods.base import State, require_range
+from fetchsgd.methods.base import State, check_mean, require_range
+from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.messages import SketchMessage
 from fetchsgd.methods.windowed import (
     Form,
     Send,
@@ -21,7 +23,6 @@ from fetchsgd.methods.windowed import (
     make_window,
     window_notes,
 )
-from fetchsgd.server.grids import Deliver, Update, exactly
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sketch.count_sketch import default_block
 from fetchsgd.sketch.windows import SlidingWindow, Suffixes
@@ -73,7 +74,7 @@ class FetchSGD:
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
-    linear: ClassVar[bool] = True
+    has_server_error: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
@@ -92,7 +93,7 @@ class FetchSGD:
     @property
     def notes(self) -> list[str]:
         notes = [ONE_ROW] if self.error_reset == "subtract" and self.rows == 1 else []
-        if self.numbers_up >= self.dim:
+        if self.sketch.num_cells >= self.dim:
             notes.append(
                 f"the table ({self.rows} x {self.cols} cells) is no smaller than the model "
                 f"({self.dim} weights): clients send at least as much as without compression"
@@ -101,35 +102,53 @@ class FetchSGD:
             notes += window_notes(self.windows, self.momentum, self.window_eps)
         return notes
 
-    def init(self, device: torch.device) -> State:
-        if self.windows is not None:
-            return State(self.sketch.zeros(device), *self.windows.init(device))
-        return State(self.sketch.zeros(device), self.sketch.zeros(device))  # line 1
-
-    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
-        return self.sketch.sketch(vectors)  # line 8
-
     @property
-    def numbers_up(self) -> int:
-        return self.sketch.num_cells
+    def message(self) -> SketchMessage:
+        return SketchMessage(self.sketch)  # line 8
+
+    def init(self, device: torch.device) -> State:
+        momentum = self.sketch.zeros(device)  # line 1
+        if self.windows is None:
+            return {"momentum": momentum, "error": self.sketch.zeros(device)}
+        tables, ages = self.windows.init(device)
+        return {"momentum": momentum, "error": tables, "ages": ages}
 
     def step(
-        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
-    ) -> tuple[Update, State]:
-        inside, outside = (rate, 1.0) if self.lr_position == "inside" else (1.0, rate)
-        momentum = self.momentum * state.momentum + mean  # line 11
+        self,
+        mean: Tensor,
+        state: State,
+        rate: float,
+        deliver: Deliver = EXACTLY,
+        *,
+        check_finite: bool = True,
+    ) -> tuple[Delivered, State]:
+        check_mean(mean, self.message.shape, check_finite)
+        inside, outside = self.rates(rate)
+        momentum = self.momentum * state["momentum"] + mean  # line 11
         send = partial(self._send, outside=outside, deliver=deliver)
         if self.windows is None:
-            sent, error = self._vanilla(inside * momentum + state.error, send)  # line 12
-            state = state._replace(error=error)
+            sent, error = self._vanilla(inside * momentum + state["error"], send)  # line 12
+            errors = {"error": error}
         else:
-            sent, state = add_and_send(
+            sent, errors = add_and_send(
                 self.windows, inside * momentum, state, self.k, self.tau, send,
-                zero=self.error_reset == "zero",
+                zero=self.clears_error,
             )  # fmt: skip
         if self.mask_momentum:
             momentum.masked_fill_(sent.cells, 0)  # in place, since it was made above
-        return sent.update, state._replace(momentum=momentum)
+        return sent.delivered, {"momentum": momentum, **errors}
+
+    @property
+    def single_error(self) -> bool:
+        return self.windows is None
+
+    @property
+    def clears_error(self) -> bool:
+        return self.error_reset == "zero"
+
+    def rates(self, rate: float) -> tuple[float, float]:
+        """The rate in front of the momentum, and the rate at the update."""
+        return (rate, 1.0) if self.lr_position == "inside" else (1.0, rate)
 
     def _vanilla(self, error: Table, send: Send) -> tuple[Sent, Table]:
         """Lines 13 and 14 for a single sketch, which may be overwritten."""
@@ -149,16 +168,15 @@ class FetchSGD:
         return find_heavy(self.sketch, alone, self.k, self.tau).vector(self.dim)
 
     def _send(self, found: SparseVector, outside: float, deliver: Deliver) -> Sent:
-        update = deliver(found if outside == 1 else found * outside)
-        assert isinstance(update, SparseVector)
-        if deliver is exactly:
+        delivered = deliver(found if outside == 1 else found * outside)
+        if deliver.exact:
             if self._never_cancels:
-                return Sent(update, found, None, self.sketch.touched(found), None)
+                return Sent(delivered, found, None, self.sketch.touched(found), None)
             table = self.sketch.sketch(found)
-            return Sent(update, found, table, table != 0, None)
-        given = update * (1 / outside) if outside else found
+            return Sent(delivered, found, table, table != 0, None)
+        given = delivered.sparse * (1 / outside) if outside else found
         table = self.sketch.sketch(given)
-        return Sent(update, given, table, table != 0, self._left(found, given))
+        return Sent(delivered, given, table, table != 0, self._left(found, given))
 
     @property
     def _never_cancels(self) -> bool:

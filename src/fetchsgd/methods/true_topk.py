@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fetchsgd.methods.base import State, flatten, require_range
-from fetchsgd.server.grids import Deliver, Update, exactly
+from fetchsgd.methods.base import State, check_mean, require_range
+from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.messages import DenseMessage
 from fetchsgd.vector import SparseVector
 
 
@@ -25,37 +26,47 @@ class TrueTopK:
     momentum: float = 0.9
     mask_momentum: bool = True
 
-    linear: ClassVar[bool] = True
+    has_server_error: ClassVar[bool] = True
+    sketch: ClassVar[None] = None
+    single_error: ClassVar[bool] = True
+    clears_error: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
 
     @property
+    def message(self) -> DenseMessage:
+        return DenseMessage(self.dim)
+
+    @property
     def notes(self) -> list[str]:
         return []
 
     def init(self, device: torch.device) -> State:
-        return State(torch.zeros(self.dim, device=device), torch.zeros(self.dim, device=device))
-
-    def compress(self, vectors: Tensor | list[Tensor]) -> Tensor:
-        return flatten(vectors)
-
-    @property
-    def numbers_up(self) -> int:
-        return self.dim
+        names = ("momentum", "error")
+        return {name: torch.zeros(self.dim, device=device) for name in names}
 
     def step(
-        self, mean: Tensor, state: State, rate: float, deliver: Deliver = exactly
-    ) -> tuple[Update, State]:
-        momentum = self.momentum * state.momentum + mean
-        error = rate * momentum + state.error
+        self,
+        mean: Tensor,
+        state: State,
+        rate: float,
+        deliver: Deliver = EXACTLY,
+        *,
+        check_finite: bool = True,
+    ) -> tuple[Delivered, State]:
+        check_mean(mean, self.message.shape, check_finite)
+        momentum = self.momentum * state["momentum"] + mean
+        error = rate * momentum + state["error"]
         indices = error.abs().topk(self.k, sorted=False).indices.sort().values
         wanted = SparseVector.trusted(len(error), indices, error[indices])
-        update = deliver(wanted)
-        assert isinstance(update, SparseVector)
-        error = error.index_put((indices,), wanted.values - update.values)
+        sent = deliver(wanted)
+        error = error.index_put((indices,), wanted.values - sent.sparse.values)
         if self.mask_momentum:
-            kept = torch.where(update.values == 0, momentum[indices], 0)
+            kept = torch.where(sent.sparse.values == 0, momentum[indices], 0)
             momentum = momentum.index_put((indices,), kept)
-        return update, State(momentum, error)
+        return sent, {"momentum": momentum, "error": error}
+
+    def rates(self, rate: float) -> tuple[float, float]:
+        return rate, 1.0

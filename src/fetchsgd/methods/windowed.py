@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fetchsgd.methods.base import State
-from fetchsgd.server.grids import Update
+from fetchsgd.methods.delivery import Delivered
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sketch.windows import (
     Histogram,
@@ -32,7 +32,7 @@ WITH_MOMENTUM = (
 class Sent(NamedTuple):
     """What becomes of what was found: it is sent as a grid allows, and the rest is kept."""
 
-    update: Update
+    delivered: Delivered
     given: SparseVector  # the same before a rate outside
     table: Table | None  # S(given), if it was needed
     cells: Bool[Tensor, "rows cols"]  # where S(given) is not zero: these are cleared
@@ -94,7 +94,7 @@ def add_and_send(
     windows: SlidingWindow, table: Table, state: State, k: int, tau: float, send: Send, zero: bool
 ) -> tuple[Sent, State]:
     """Lines 12 to 14, over all sketches of the window. `zero` clears the cells of what is sent."""
-    held = windows.insert(Suffixes(state.error, state.ages), table)  # line 12
+    held = windows.insert(Suffixes(state["error"], state["ages"]), table)  # line 12
     found = windows.find_heavy(held, k, tau)  # line 13
     sent = send(found.vector(windows.sketch.dim))
     if zero:  # line 14
@@ -102,4 +102,4 @@ def add_and_send(
         held = windows.clear(held, sent.cells, left)
     else:
         held = windows.update(held, found, sent.given.values)
-    return sent, State(state.momentum, *held)
+    return sent, {"error": held.tables, "ages": held.ages}

@@ -72,6 +72,19 @@ class Quantised:
     scales: Float32[Tensor, " runs"]  # each exactly a bfloat16, not negative
     symbols: UInt8[Tensor, " symbols"]
 
+    def floats(self):
+        return self.dequantise()
+
+    def section_bytes(self):
+        from fetchsgd.wire.rans import histogram
+        from fetchsgd.wire.sizes import quantised_bytes
+
+        return float(
+            quantised_bytes(
+                torch.from_numpy(histogram(self.symbols.cpu().numpy()))[None], self.bits, self.count
+            )[0]
+        )
+
     def dequantise(self) -> Float32[Tensor, " count"]:
         """The cells that the levels stand for: level * (scale / L)."""
         one = torch.ones(1, dtype=torch.float32, device=self.scales.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,30 +14,26 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fetchsgd.errors import UserError
-from fetchsgd.methods import Memory, State
-from fetchsgd.server.downloads import Downloads
-from fetchsgd.server.grids import Position
+from fetchsgd.runs.files import write_atomically
+from fetchsgd.server.grids import Downloads, GridWeights
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 
 FILE = "checkpoint.safetensors"
-DIAGNOSIS = "diagnosis."  # names of what is no part of the training
+EARLIER = "checkpoint-earlier.safetensors"  # of a round after which all was well
+# 1: steps of a grid came from the device's own arithmetic.
+FORMAT = 2
+
+Tensors = dict[str, Tensor]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, force it to disk, and only then take its place."""
-    temporary = path.with_name(path.name + ".partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; what was there before is untouched"
-        ) from error
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stood, the seconds it had taken, and what others keep beside the training."""
+
+    training: Training
+    seconds: float
+    beside: dict[str, Tensors]  # by who keeps it
 
 
 class CheckpointWriter:
@@ -48,18 +45,38 @@ class CheckpointWriter:
         self.writing: Future[None] | None = None
 
     def save(
-        self, training: Training, seconds: float, diagnosis: Mapping[str, Tensor] | None = None
+        self,
+        training: Training,
+        seconds: float,
+        beside: Mapping[str, Tensors] | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
+        """`keep` puts it aside as well, until the next one that is kept."""
         self.wait()
-        about = {"round": str(training.round), "seconds": repr(seconds)}
+        about = {"format": str(FORMAT), "round": str(training.round), "seconds": repr(seconds)}
         parts = dict(parts_of(training))
-        parts |= {f"{DIAGNOSIS}{name}": part for name, part in (diagnosis or {}).items()}
+        for owner, tensors in (beside or {}).items():
+            parts |= {f"{owner}.{name}": part for name, part in tensors.items()}
         state = {name: part.detach().to("cpu", copy=True) for name, part in parts.items()}
-        self.writing = self.thread.submit(self._write, state, about)
+        self.writing = self.thread.submit(self._write, state, about, keep)
 
-    def _write(self, state: dict[str, Tensor], about: dict[str, str]) -> None:
+    def _write(self, state: Tensors, about: dict[str, str], keep: bool) -> None:
         plain = {name: part.contiguous() for name, part in state.items()}
-        write_atomically(self.path, save(plain, about))
+        content = save(plain, about)
+        write_atomically(self.path, content)
+        if keep:
+            self._keep(content)
+
+    def _keep(self, content: bytes) -> None:
+        """A second name for the same file, which the next checkpoint replaces under the first."""
+        aside, link = self.path.with_name(EARLIER), self.path.with_name(EARLIER + ".link")
+        try:
+            link.unlink(missing_ok=True)
+            os.link(self.path, link)
+            link.replace(aside)
+        except OSError:  # a file system without links
+            write_atomically(aside, content)
 
     def wait(self) -> None:
         """Until the last one is on the disk; raises what went wrong there."""
@@ -76,45 +93,60 @@ class CheckpointWriter:
 
 def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
     """Everything that a training is, by name."""
-    yield from (("weights", training.weights), ("steps", training.position.steps))
-    groups = {"state": training.state._asdict(), "ledger": training.ledger.tensors()}
+    yield from (("weights", training.weights), ("steps", training.place.steps))
+    groups = {"state": training.state, "ledger": training.ledger.tensors()}
     if training.memory is not None:
-        groups["memory"] = training.memory._asdict()
+        groups["memory"] = training.memory
     for group, tensors in groups.items():
         for name, part in tensors.items():
             yield f"{group}.{name}", part
 
 
 def load_checkpoint(
-    folder: Path, downloads: Downloads, device: torch.device
-) -> tuple[Training, float] | None:
-    """Where the run stood and the seconds it had taken; None if it had not come that far."""
+    folder: Path, start: Training, downloads: Downloads, device: torch.device
+) -> Checkpoint | None:
+    """What was saved, None if the run had not come that far. `start` is its beginning."""
     path = folder / FILE
     if not path.exists():
         return None
-    tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, "pt", device=str(device)) as file:
             about = file.metadata()
+            groups: dict[str, Tensors] = {"": {}}
             for name in file.keys():  # noqa: SIM118
-                tensors[name] = file.get_tensor(name)
-        saved = {f"state.{name}": part for name, part in State._field_defaults.items()} | tensors
-        state = State(*(saved[f"state.{name}"] for name in State._fields))
-        prefix = "ledger."
-        kept = {n[len(prefix) :]: part for n, part in tensors.items() if n.startswith(prefix)}
-        ledger = Ledger.restored(kept, downloads, device)
-        memory = None
-        if "memory.error" in tensors:
-            memory = Memory(*(tensors[f"memory.{name}"] for name in Memory._fields))
-        position = Position(tensors["weights"], tensors["steps"])
-        training = Training(int(about["round"]), position, state, ledger, memory)
-        return training, float(about["seconds"])
+                group, dot, rest = name.partition(".")
+                own = groups.setdefault(group if dot else "", {})
+                own[rest if dot else name] = file.get_tensor(name)
+        return _restored(about, groups, start, downloads, device)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
 
 
-def load_diagnosis(folder: Path, device: torch.device) -> dict[str, Tensor]:
-    """What was saved beside the training, of a checkpoint that `load_checkpoint` has read."""
-    with safe_open(folder / FILE, "pt", device=str(device)) as file:
-        names = [name for name in file.keys() if name.startswith(DIAGNOSIS)]  # noqa: SIM118
-        return {name.removeprefix(DIAGNOSIS): file.get_tensor(name) for name in names}
+def _restored(
+    about: dict[str, str],
+    groups: dict[str, Tensors],
+    start: Training,
+    downloads: Downloads,
+    device: torch.device,
+) -> Checkpoint:
+    own = groups.pop("")
+    place = GridWeights(own["weights"], own["steps"])
+    if int(about.get("format", 1)) < FORMAT and len(place.steps):
+        raise UserError(
+            "the checkpoint is of an earlier version, whose steps (download.grid = 'steps') had "
+            "other sizes; start the run anew in another folder"
+        )
+    if len(place.weights) != len(start.weights):
+        raise UserError(
+            f"the checkpoint has {len(place.weights)} weights, but the model {len(start.weights)}"
+        )
+    saved = groups.pop("state")
+    state = {name: saved[name] for name in start.state}
+    ledger = Ledger.restored(groups.pop("ledger"), downloads, device)
+    memory = groups.pop("memory", None)
+    if (memory is None) != (start.memory is None):
+        raise UserError("the checkpoint is of a run whose clients remember something else")
+    training = Training(int(about["round"]), place, state, ledger, memory)
+    return Checkpoint(training, float(about["seconds"]), groups)

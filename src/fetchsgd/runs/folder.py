@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.runs.checkpoint import FILE, write_atomically
+from fetchsgd.runs.files import json_line, write_atomically
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 
 Line = dict[str, Any]
@@ -71,7 +71,7 @@ class RunFolder:
         kept = [line for line in _whole_lines(path) if json.loads(line)["round"] <= round]
         write_atomically(path, "".join(line + "\n" for line in kept).encode())
         if round == 0:
-            (self.path / FILE).unlink(missing_ok=True)
+            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -91,7 +91,7 @@ class RunFolder:
                     self._events.add_scalar(key, value, line["round"])
 
     def finish(self, result: Line) -> None:
-        write_atomically(self.path / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        write_atomically(self.path / "result.json", (json_line(result, 1) + "\n").encode())
         self.close()
 
     def close(self) -> None:

@@ -19,8 +19,9 @@ from jaxtyping import Bool, Float64, Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.server.downloads import Downloads
-from fetchsgd.server.grids import Position, Update
+from fetchsgd.methods.delivery import Delivered
+from fetchsgd.server.grids import Downloads, GridWeights
+from fetchsgd.wire import SparseUpdate
 
 BYTES_PER_NUMBER = 4
 SPREAD = 1 << 22
@@ -40,6 +41,7 @@ class Ledger:
     changed: Int32[Tensor, " dim"]  # the version in which a coordinate changed last
     changed_in: Int64[Tensor, " versions"]  # how many coordinates changed last in each version
     held: Int64[Tensor, " clients"]  # the version that each client holds; on the host
+    merged: Int64[Tensor, " clients"]  # the version that its last reply went into; on the host
     uploaded: Int64[Tensor, ""]  # numbers, so far
     downloaded: Int64[Tensor, ""]
     wire_up: Float64[Tensor, ""]  # bytes, so far
@@ -57,6 +59,7 @@ class Ledger:
             torch.zeros(dim, dtype=torch.int32, device=device),
             changed_in,
             torch.zeros(clients, dtype=torch.int64),
+            torch.zeros(clients, dtype=torch.int64),
             zero,
             zero.clone(),
             zero.double(),
@@ -64,26 +67,36 @@ class Ledger:
             downloads,
         )
 
-    def download(self, cohort: NDArray[np.int64], version: int, position: Position) -> None:
+    def download(self, cohort: NDArray[np.int64], version: int, place: GridWeights) -> None:
         """The cohort fetches what it misses of a version (Algorithm 1, line 6)."""
         until = self.changed_in[: version + 1].cumsum(0)
         members = torch.from_numpy(cohort)
         holds = self.held[members]
         missed = until[-1] - until[holds.to(until.device, non_blocking=True)]
         self.downloaded.add_(missed.sum())
-        self.downloads.fetch(holds.tolist(), missed, position)
+        self.downloads.fetch(holds.tolist(), missed, place)
         self.held[members] = version
 
+    def message(self, client: int, version: int, place: GridWeights) -> SparseUpdate:
+        """What brings a client from the version that it holds to the last one."""
+        return self.downloads.message(int(self.held[client]), version, place, self.changed)
+
     def upload(
-        self, numbers: int | Int64[Tensor, ""], wire_bytes: float | Float64[Tensor, ""]
+        self,
+        cohort: NDArray[np.int64],
+        version: int,
+        numbers: int | Int64[Tensor, ""],
+        wire_bytes: float | Float64[Tensor, ""],
     ) -> None:
-        """The cohort together sent that many numbers in that many bytes (line 8)."""
+        """The cohort together sent that many numbers in that many bytes (line 8), for a version."""
+        self.merged[torch.from_numpy(cohort)] = version
         self.uploaded.add_(numbers)
         self.wire_up.add_(wire_bytes)
 
-    def update(self, update: Update, version: int) -> None:
-        """The weights of a version differ from those before in the nonzeros of the update."""
-        self.downloads.update(update, version)
+    def update(self, sent: Delivered, version: int) -> None:
+        """The weights of a version differ from those before in the nonzeros of what was sent."""
+        self.downloads.update(sent, version)
+        update = sent.update
         if isinstance(update, Tensor):
             touched = update != 0
             before, at = self.changed, torch.arange(len(update), device=update.device)
@@ -144,5 +157,9 @@ class Ledger:
         prefix = len("downloads.")
         kept = {n[prefix:]: part for n, part in tensors.items() if n.startswith("downloads.")}
         downloads.restore(kept, device)
-        on_device = {n: part.to(device) for n, part in parts.items() if n != "held"}
-        return cls(**on_device, held=parts["held"].cpu(), downloads=downloads)
+        # Written since clients with memory of their own are told what was merged.
+        parts.setdefault("merged", torch.zeros_like(parts["held"]))
+        on_host = {name: parts.pop(name).cpu() for name in ("held", "merged")}
+        return cls(
+            **{n: part.to(device) for n, part in parts.items()}, **on_host, downloads=downloads
+        )

@@ -1,5 +1,5 @@
 """Simulated federations: cohort.py does a cohort's work on one device, run.py a whole run."""
 
-from fetchsgd.simulate.run import Progress, Run
+from fetchsgd.simulate.run import Run
 
-__all__ = ["Progress", "Run"]
+__all__ = ["Run"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,7 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort, rounded_up
 from fetchsgd.clients.trainer import LocalWork, Trainer
-from fetchsgd.methods import LocalMethod, Memory, Method
-from fetchsgd.quantisers.upload import Upload
+from fetchsgd.methods import Dice, Memory, Method, Sum
 from fetchsgd.randomness import torch_generator
 from fetchsgd.server.rounds import Merged
 from fetchsgd.tasks import ClientData
@@ -33,7 +34,7 @@ class CohortAtWork:
     trainer: Trainer
     method: Method
     work: LocalWork
-    upload: Upload
+    dice: Callable[[int], Dice]  # of a round
     averaging: str  # "uniform" (eqn 2) or "examples" (eqn 1)
     seed: int
     augment: Augment | None = None
@@ -46,13 +47,15 @@ class CohortAtWork:
         round: int,
         memory: Memory | None,
     ) -> Merged:
+        """Memory is updated in place."""
+        message, quantiser = self.method.message, self.dice(round).quantiser
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         # Whatever each client does on its own that is not linear must be done for each.
-        if self.method.linear and one_pass and not self.work.clip and self.upload.is_exact:
+        if message.linear and one_pass and not self.work.clip and quantiser.exact:
             pieces, loss = self.trainer.mean_gradient(weights, self.gather_batch(clients, round))
-            mean = self.method.compress(pieces)
+            mean = message.compress(pieces)
             mean = mean if self.work.is_one_gradient else rate * mean
-            return Merged(mean, *self._float_traffic(len(clients)), loss)
+            return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gather(clients, round)
         return self._one_by_one(weights, clients, cohort, rate, round, memory)
 
@@ -107,11 +110,6 @@ class CohortAtWork:
         sizes = self.data.sizes
         return self.trainer.graphs and bool((sizes != sizes[0]).any())
 
-    def _float_traffic(self, clients: int) -> tuple[int, Tensor]:
-        """Numbers and bytes that so many clients send if all send the same number of floats."""
-        numbers = self.method.numbers_up
-        return clients * numbers, self.upload.float_bytes(clients, numbers)
-
     def _one_by_one(
         self,
         weights: Float32[Tensor, " dim"],
@@ -122,65 +120,16 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, in chunks that fit into memory."""
-        merged: Merged | None = None
+        message, dice = self.method.message, self.dice(round)
+        sums: list[Sum] = []
+        losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
         step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
         for start in range(0, len(clients), step):
             part = cohort.part(slice(start, start + step))
-            vectors, losses = self.trainer.client_vectors(weights, part, self.work, rate, generator)
-            chosen = self._on_device(clients[start : start + step])
-            loss = part.weights @ losses
-            if isinstance(self.method, LocalMethod):
-                more = Merged(
-                    *self._choose_each(vectors, part.weights, chosen, round, memory), loss
-                )
-            else:
-                more = Merged(*self._compress_each(vectors, part.weights, chosen, round), loss)
-            merged = more if merged is None else merged.and_also(more)
-        assert merged is not None
-        return merged
-
-    def _compress_each(
-        self,
-        vectors: Float32[Tensor, "n dim"],
-        shares: Float32[Tensor, " n"],
-        clients: Tensor,
-        round: int,
-    ) -> tuple[Tensor, int, Tensor]:
-        """A linear method: the sum of what clients send, and what it takes."""
-        if self.upload.is_exact:
-            # The sum of the compressed is the compressed sum, of which there is only one.
-            return self.method.compress(shares @ vectors), *self._float_traffic(len(vectors))
-        rows = self.method.compress(vectors)
-        total, bytes = self.upload.merge(rows.flatten(1), shares, clients, round)
-        return total.view(rows.shape[1:]), rows.numel(), bytes
-
-    def _choose_each(
-        self,
-        vectors: Float32[Tensor, "n dim"],
-        shares: Float32[Tensor, " n"],
-        clients: Tensor,
-        round: int,
-        memory: Memory | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where clients choose what to send."""
-        assert isinstance(self.method, LocalMethod)
-        (n, dim), k = vectors.shape, self.method.k
-        if memory is None and self.upload.is_exact:
-            bytes = self.upload.chosen_bytes(n, k, dim, vectors.device)
-            return *self.method.compressed_sum(vectors, shares), bytes
-        kept = None if memory is None else Memory(*(part[clients] for part in memory))
-        chosen, vectors, kept = self.method.compress_each(vectors, kept)
-        if memory is not None and kept is not None:
-            memory.momentum[clients], memory.error[clients] = kept
-        if self.upload.is_exact:
-            sent = torch.where(chosen, vectors, 0)
-            bytes = self.upload.chosen_bytes(n, k, dim, vectors.device)
-            return shares @ sent, sent.count_nonzero(), bytes
-        # Row after row, in order of index, as they are written; without waiting for their number.
-        places = torch.nonzero_static(chosen.flatten(), size=n * k).squeeze(1)
-        values = vectors.flatten()[places].view(n, k)
-        read, bytes = self.upload.send_chosen(dim, values, clients, round)
-        # Rows that are summed in a fixed order: sums in place would differ from run to run.
-        sent = vectors.new_zeros(n * dim).scatter_(0, places, read.flatten()).view(n, dim)
-        return shares @ sent, values.count_nonzero(), bytes
+            vectors, own = self.trainer.client_vectors(weights, part, self.work, rate, generator)
+            numbers = self._on_device(clients[start : start + step])
+            sums.append(message.merge(vectors, part.weights, numbers, dice, memory))
+            losses.append(part.weights @ own)
+        total, numbers_up, bytes_up = (reduce(add, parts) for parts in zip(*sums, strict=True))
+        return Merged(total, clients, numbers_up, bytes_up, reduce(add, losses))

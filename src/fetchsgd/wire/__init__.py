@@ -9,7 +9,8 @@ from fetchsgd.quantisers.levels import (
     round_to_bfloat16,
 )
 from fetchsgd.wire.codec import decode, encode, num_bytes
-from fetchsgd.wire.errors import WireError
+from fetchsgd.wire.errors import MismatchError, WireError
+from fetchsgd.wire.header import Header
 from fetchsgd.wire.payloads import (
     DenseVector,
     Floats,

@@ -29,6 +29,12 @@ class Floats:
             raise ValueError(f"Floats takes float32, float16 or bfloat16, not {self.values.dtype}")
         _check_vector("values", self.values)
 
+    def floats(self):
+        return self.values.float()
+
+    def section_bytes(self):
+        return len(self.values) * self.values.element_size()
+
 
 @dataclass(frozen=True, eq=False)
 class Integers:

@@ -68,6 +68,30 @@ class Config:
     upload: UploadSettings
     download: DownloadSettings
 
+    @property
+    def method_type(self):
+        return METHODS[self.method]
+
+    @property
+    def quantiser(self):
+        from fetchsgd.quantisers.bits import Bits
+
+        return Bits(self.upload.bits)
+
+    @property
+    def grid_type(self):
+        from fetchsgd.server.grids import GRIDS
+
+        return GRIDS[self.download.grid]
+
+    @property
+    def grid_options(self):
+        return (
+            {"step": self.download.step, "log": self.download.log}
+            if self.download.grid == "steps"
+            else {}
+        )
+
 
 KINDS_OF_SECTIONS: dict[str, type] = {
     "train": TrainSettings,

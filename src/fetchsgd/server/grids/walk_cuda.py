@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from fetchsgd.server.downloads.step_log import Entry
-from fetchsgd.server.downloads.walk_programs import walk_back
+from fetchsgd.server.grids.step_log import Entry
+from fetchsgd.server.grids.walk_programs import walk_back
 
 TILE = 4096  # coordinates of a program
 SPAN = 64  # entries that it takes at once

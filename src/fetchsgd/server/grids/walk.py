@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from fetchsgd.server.downloads.step_log import Entry, StepLog
-from fetchsgd.server.downloads.walk_loops import add_update
+from fetchsgd.server.grids.step_log import Entry, StepLog
+from fetchsgd.server.grids.walk_loops import add_update
 
 SYMBOLS = 256
 
@@ -52,7 +52,7 @@ def _stages(log: StepLog, walked: list[int]) -> list[tuple[int, Entry]]:
 def _add_up(dim: int, stages: list[tuple[int, Entry]], change: Int32[Tensor, "rows 256"]) -> None:
     """Add updates up; what each does to the histogram of the sums goes to its row of `change`."""
     if change.is_cuda:
-        from fetchsgd.server.downloads.walk_cuda import add_up
+        from fetchsgd.server.grids.walk_cuda import add_up
 
         add_up(dim, stages, change)
         return

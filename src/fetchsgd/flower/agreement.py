@@ -1,0 +1,38 @@
+"""What server and clients must agree on: settings and initial weights, and every version since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.runs.setup import Setup
+
+# Where data lies and how a run is watched may differ.
+SHARED = ("method", "schedule", "local", "upload", "download")
+SHARED_TRAIN = ("seed", "averaging", "weight_decay", "epochs", "clients_per_round")
+
+
+def digest(setup: Setup) -> str:
+    """A short text that differs where settings or initial weights do."""
+    settings = setup.config.settings
+    shared = {section: settings[section] for section in SHARED}
+    shared["train"] = {key: settings["train"][key] for key in SHARED_TRAIN}
+    shared["task"] = {"name": settings["task"]["name"], "dim": setup.model.dim}
+    found = hashlib.sha256(json.dumps(shared, sort_keys=True).encode())
+    found.update(as_bytes(setup.origin))
+    return found.hexdigest()[:32]
+
+
+def checksum(weights: Float32[Tensor, " dim"]) -> int:
+    """By which a client knows that its weights are the server's."""
+    return zlib.crc32(as_bytes(weights))
+
+
+def as_bytes(vector: Tensor) -> bytes:
+    """The bits of a vector."""
+    found: bytes = vector.detach().cpu().contiguous().numpy().tobytes()
+    return found

@@ -1,0 +1,320 @@
+"""What is kept of a run while it trains: evaluations, metrics, checkpoints, the result.
+
+A simulation and a federation hand every round to `Recorder.after` and leave the rest to it. It also
+notices when a run is beyond hope, says since when, and ends it with DivergedError.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from fetchsgd.errors import DivergedError
+from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tensors
+from fetchsgd.runs.environment import commit, hardware, versions
+from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.setup import Setup
+from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
+from fetchsgd.server.rounds import Merged, Training
+
+# A loss so far above where it started is not coming back.
+HOPELESS = 1000.0
+# And one so far above the lowest so far is where it began to rise.
+RISING = 3.0
+CALM = 5  # looks
+OWN = "recorder"  # in checkpoints
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a display shows."""
+
+    round: int
+    rounds: int
+    loss: float
+    metric: float | None
+    up: int
+    down: int
+    seconds: float
+
+
+Watch = Callable[[Progress], None]
+
+
+class Evaluation(NamedTuple):
+    """The metric and the mean loss on the test set."""
+
+    metric: float
+    loss: float
+
+
+Evaluate = Callable[[Float32[Tensor, " dim"]], Evaluation]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often, in rounds.
+
+    look_every: look at the loss, which waits for the device. save_every: save a checkpoint; 0 only
+        at the end. every_round: also log rounds without an evaluation, and go on only when a
+        round's checkpoint is on the disk, with one of an earlier round beside it.
+    """
+
+    look_every: int = 1
+    save_every: int = 0
+    every_round: bool = False
+
+
+class Beside(Protocol):
+    """Something that looks on while a run trains, and is saved with it."""
+
+    def line(self) -> Line:
+        """What it adds to a line of the metrics; asked once for each."""
+        ...
+
+    def result(self) -> Line:
+        """What it adds to the result."""
+        ...
+
+    def tensors(self) -> Tensors:
+        """What a checkpoint must hold of it."""
+        ...
+
+    def restore(self, tensors: Tensors) -> None: ...
+
+
+class Recorder:
+    """For one run in one folder."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: RunFolder,
+        evaluate: Evaluate,
+        pace: Pace,
+        watch: Watch | None = None,
+        beside: dict[str, Beside] | None = None,
+    ) -> None:
+        self.setup, self.folder, self.evaluate = setup, folder, evaluate
+        self.pace, self.watch, self.beside = pace, watch, beside or {}
+        self.checkpoints = CheckpointWriter(folder.path)
+        self.seconds_before, self.began = 0.0, time.perf_counter()
+        every = setup.config.train.eval_every * setup.sampler.rounds_per_epoch
+        self.eval_rounds = {round(every * i) for i in range(1, int(setup.rounds / every) + 2)}
+        self.eval_rounds.add(setup.rounds)
+        self.losses: list[Tensor] = []  # since the last evaluation
+        self.trend = Trend()
+        # A run that was killed after its last round has nothing left to evaluate.
+        self.last: Line = folder.last_line or {}
+        self.metric: float | None = self.last.get(setup.config.task.metric)
+
+    def resume(self, found: Checkpoint) -> None:
+        """Go on where a checkpoint was saved."""
+        self.seconds_before = found.seconds
+        own = found.beside.get(OWN, {})
+        if "losses" in own:
+            self.losses = list(own["losses"].unbind())
+            self.trend = Trend.restored(own["trend"])
+        for name, part in self.beside.items():
+            if name in found.beside:
+                part.restore(found.beside[name])
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
+    def after(self, training: Training, merged: Merged) -> None:
+        """A round is over."""
+        self.losses.append(merged.loss)
+        evaluates = training.round in self.eval_rounds
+        if evaluates or training.round % self.pace.look_every == 0:
+            typical = merged.typical_loss
+            self._look(training, float(merged.loss) if typical is None else typical)
+        if evaluates:
+            self._evaluate(training)
+        elif self.pace.every_round:
+            self._log_round(training, float(merged.loss))
+        self._save(training, evaluates)
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """All rounds are over."""
+        return self._end(training, "finished")
+
+    def close(self) -> None:
+        try:
+            self.checkpoints.close()
+        finally:
+            self.folder.close()
+
+    def _save(self, training: Training, evaluates: bool) -> None:
+        every, now = self.pace.save_every, training.round
+        if now != self.setup.rounds and not (every and now % every == 0):
+            return
+        parts = {name: part.tensors() for name, part in self.beside.items()}
+        losses = torch.stack(self.losses) if self.losses else torch.zeros(0)
+        parts[OWN] = {"losses": losses, "trend": self.trend.tensor()}
+        keep = self.pace.every_round and evaluates and self.trend.rising_since is None
+        self.checkpoints.save(training, self.seconds, parts, keep=keep)
+        if self.pace.every_round:
+            self.checkpoints.wait()
+
+    def _look(self, training: Training, loss: float) -> None:
+        self.trend = self.trend.after(training.round, loss)
+        if not self.trend.allows(loss):
+            self._diverged(training, f"the loss became {loss:g}")
+        if self.watch is not None:
+            up, down = training.ledger.wire_bytes
+            rounds = self.setup.rounds
+            self.watch(Progress(training.round, rounds, loss, self.metric, up, down, self.seconds))
+
+    def _evaluate(self, training: Training) -> None:
+        task = self.setup.config.task
+        self.metric, test_loss = self.evaluate(training.weights)
+        self.last = {
+            **self._where(training),
+            "lr": self.setup.rate(training.round - 1),
+            "train_loss": float(torch.stack(self.losses).mean()),
+            "test_loss": test_loss,
+            task.metric: self.metric,
+            **self._sent(training),
+            **{key: value for part in self.beside.values() for key, value in part.line().items()},
+        }
+        self.losses.clear()
+        self.folder.log(self.last)
+        # A round's own loss is from before its update: the last update shows only here.
+        if not self.trend.allows(test_loss):
+            self._diverged(training, f"the test loss became {test_loss:g}")
+
+    def _log_round(self, training: Training, loss: float) -> None:
+        extra = {key: value for part in self.beside.values() for key, value in part.line().items()}
+        self.folder.log(
+            {**self._where(training), "train_loss": loss, **self._sent(training), **extra}
+        )
+
+    def _where(self, training: Training) -> Line:
+        per_epoch = self.setup.sampler.rounds_per_epoch
+        return {"round": training.round, "epoch": training.round / per_epoch}
+
+    def _sent(self, training: Training) -> Line:
+        up, down = training.ledger.bytes
+        wire_up, wire_down = training.ledger.wire_bytes
+        return {
+            "upload_bytes": up,
+            "download_bytes": down,
+            "wire_upload_bytes": wire_up,
+            "wire_download_bytes": wire_down,
+            "seconds": self.seconds,
+        }
+
+    def _diverged(self, training: Training, what: str) -> None:
+        self._end(training, "diverged")
+        since = self.trend.rising_since
+        began = f", rising since round {since}" if since and since < training.round else ""
+        earlier = self.folder.path / EARLIER
+        kept = f"; {earlier} is of a round before" if earlier.exists() else ""
+        raise DivergedError(
+            f"{what} at round {training.round} of {self.setup.rounds}{began}; "
+            f"try a lower schedule.peak, a wider sketch or a smaller k{kept}"
+        )
+
+    def _end(self, training: Training, status: str) -> dict[str, Any]:
+        setup, task = self.setup, self.setup.config.task
+        finished = status == "finished"
+        result = {
+            "name": self.folder.path.name,
+            "status": status,
+            "task": task.name,
+            "method": setup.config.method,
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+            "value": self.metric if finished else None,
+            "train_loss": self.last.get("train_loss") if finished else None,
+            "test_loss": self.last.get("test_loss") if finished else None,
+            "rounds": training.round,
+            "epochs": training.round / setup.sampler.rounds_per_epoch,
+            "dim": setup.model.dim,
+            **traffic(setup, training.ledger),
+            "seconds": self.seconds,
+            "seed": setup.config.train.seed,
+            "commit": commit(),
+            "hardware": hardware(setup.device),
+            "versions": versions(),
+            "config": setup.config.settings,
+        }
+        if self.trend.rising_since is not None and not finished:
+            result["rising_since"] = self.trend.rising_since
+        for part in self.beside.values():
+            result |= part.result()
+        self.folder.finish(result)
+        return result
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Where the loss began, how low it came, and since which round it rises.
+
+    calm: how many looks in a row it has been low again. A single round says little, since a cohort
+        may hold a single class.
+    """
+
+    first: float | None = None
+    lowest: float = math.inf
+    rising_since: int | None = None
+    calm: int = 0
+
+    def after(self, round: int, loss: float) -> Trend:
+        first = loss if self.first is None else self.first
+        lowest = min(self.lowest, loss) if math.isfinite(loss) else self.lowest
+        if not loss <= RISING * (1 + min(self.lowest, abs(first))):
+            return Trend(first, lowest, self.rising_since or round)
+        if self.rising_since is None or self.calm + 1 >= CALM:
+            return Trend(first, lowest)
+        return Trend(first, lowest, self.rising_since, self.calm + 1)
+
+    def allows(self, loss: float) -> bool:
+        """Whether a run with such a loss may still come to something."""
+        first = self.first if self.first is not None else loss
+        return math.isfinite(loss) and loss <= HOPELESS * (1 + first)
+
+    def tensor(self) -> Float64[Tensor, " 4"]:
+        first = math.nan if self.first is None else self.first
+        parts = [first, self.lowest, float(self.rising_since or 0), float(self.calm)]
+        return torch.tensor(parts, dtype=torch.float64)
+
+    @classmethod
+    def restored(cls, tensor: Tensor) -> Trend:
+        first, lowest, since, calm = tensor.tolist()
+        return cls(None if math.isnan(first) else first, lowest, int(since) or None, int(calm))
+
+
+def traffic(setup: Setup, ledger: Ledger) -> dict[str, float | None]:
+    """Both counts of bytes, and how much less that is than uncompressed SGD (section 5)."""
+    counts: dict[str, float | None] = {}
+    for prefix, bytes in (("", ledger.bytes), ("wire_", ledger.wire_bytes)):
+        counts |= {f"{prefix}upload_bytes": bytes.up, f"{prefix}download_bytes": bytes.down}
+        found = compressions(setup, *bytes)
+        counts |= {f"{prefix}{name}": value for name, value in found.items()}
+    return counts
+
+
+def compressions(setup: Setup, up: int, down: int) -> dict[str, float | None]:
+    """Relative to uncompressed SGD at the baseline's number of rounds."""
+    sampler = setup.sampler
+    rounds = round(setup.config.train.baseline_epochs * sampler.rounds_per_epoch)
+    per_epoch = sampler.num_clients
+    if sampler.how == "uniform":
+        per_epoch = sampler.rounds_per_epoch * sampler.per_round
+    clients = per_epoch * rounds / sampler.rounds_per_epoch
+    whole = BYTES_PER_NUMBER * setup.model.dim * clients
+    return {
+        "upload_compression": whole / up if up else None,
+        "download_compression": whole / down if down else None,
+        "overall_compression": 2 * whole / (up + down) if up + down else None,
+    }

@@ -1,0 +1,122 @@
+"""What a run trains with, set up from its settings: the same for a simulation and a federation.
+
+No data is on the device yet: a simulation moves what its clients need there, a real server only
+what it evaluates with, a real client only its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from fetchsgd.clients.trainer import Trainer
+from fetchsgd.errors import UserError
+from fetchsgd.methods import Dice, Memory, Method
+from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.randomness import number
+from fetchsgd.runs.environment import choose_device, compute_dtype
+from fetchsgd.runs.settings import Config
+from fetchsgd.server.grids import Grid
+from fetchsgd.server.ledger import Ledger
+from fetchsgd.server.rounds import Training
+from fetchsgd.server.sampling import Sampler
+from fetchsgd.vector import FlatModel
+
+MEMORY_LIMIT = 8 << 30
+
+
+class Setup:
+    """Model, method, quantiser, grid, trainer and schedule.
+
+    clients: how many there are; 0 takes those of the task.
+    """
+
+    def __init__(self, config: Config, clients: int = 0) -> None:
+        self.config = config
+        self.device = choose_device(config.train.device)
+        if self.device.type == "cuda":
+            # Matrix products as torch does convolutions by default: in TF32.
+            torch.set_float32_matmul_precision("high")
+        task, train = config.task, config.train
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(train.seed, "weights"))
+            module = task.model()
+        self.model = FlatModel(module.to(self.device))
+        self.origin = self.model.weights()  # w^0 (line 2)
+        self.method = make_method(config, self.model.dim)
+        self.quantiser: Quantiser = config.quantiser
+        self.grid = make_grid(config, self.model, self.origin)
+        self.trainer = Trainer(
+            self.model,
+            task.loss,
+            train.weight_decay,
+            compute_dtype(train.dtype, self.device),
+            graphs=train.cuda_graphs and self.device.type == "cuda",
+            rounded=train.dtype == "bfloat16_weights",
+        )
+        self.sampler = Sampler(
+            clients or task.train.num_clients, train.clients_per_round, train.sampling, train.seed
+        )
+        self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
+
+    def start(self) -> Training:
+        """w^0, empty states, and a ledger in which everybody holds w^0."""
+        downloads = self.grid.downloads()
+        clients = self.sampler.num_clients
+        ledger = Ledger.new(self.model.dim, clients, self.rounds, downloads, self.device)
+        place = self.grid.start(self.origin)
+        return Training(0, place, self.method.init(self.device), ledger)
+
+    def memory(self) -> Memory | None:
+        """What all clients of a simulation remember before the first round."""
+        probe = self.method.message.first_memory(1, torch.device("cpu"))
+        if probe is None:
+            return None
+        clients = self.sampler.num_clients
+        size = clients * sum(part.nbytes for part in probe.values())
+        if size > MEMORY_LIMIT:
+            raise UserError(
+                f"clients' own error and momentum would take {size / 1e9:.1f} GB "
+                f"({clients} clients, {self.model.dim} weights); set method.local_error and "
+                "method.local_momentum off, or take a smaller task"
+            )
+        return self.method.message.first_memory(clients, self.device)
+
+    def rate(self, round: int) -> float:
+        return self.config.schedule.rate(round, self.rounds, self.config.train.baseline_epochs)
+
+    @property
+    def server_rate(self) -> float | None:
+        """Local steps have taken their rate on the client."""
+        return None if self.config.local.is_one_gradient else 1.0
+
+    def dice(self, round: int) -> Dice:
+        """How clients round in a round: by the run's seed, the round and the client alone."""
+        return Dice(self.quantiser, number(self.config.train.seed, "quantise", round))
+
+    def test_data(self) -> tuple[Tensor, Tensor]:
+        """On the device, for whoever evaluates."""
+        task = self.config.task
+        return task.test_inputs.to(self.device), task.test_targets.to(self.device)
+
+
+def make_method(config: Config, dim: int) -> Method:
+    """The method for a model of so many weights, or a sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are among the notes
+        try:
+            method: Method = config.method_type(dim=dim, **config.method_options)
+        except (ValueError, TypeError) as error:
+            raise UserError(str(error)) from error
+    return method
+
+
+def make_grid(config: Config, model: FlatModel, origin: Tensor) -> Grid:
+    """The grid that the weights are on, or a sentence."""
+    try:
+        grid: Grid = config.grid_type(tuple(model.sizes), origin, **config.grid_options)
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error)) from error
+    return grid

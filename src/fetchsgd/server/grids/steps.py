@@ -1,0 +1,194 @@
+"""Weights at whole steps: w0 + n step, with a step for each tensor of the model.
+
+A client that was away fetches the exact sum of the whole steps that it missed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float32, Float64, Int32, Int64
+from torch import Tensor
+
+from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
+from fetchsgd.server.grids.base import GridWeights, Held, check_dim
+from fetchsgd.server.grids.step_log import StepLog
+from fetchsgd.server.grids.walk import sum_histograms
+from fetchsgd.vector import SparseVector
+from fetchsgd.wire import Integers, SparseUpdate
+from fetchsgd.wire.sizes import HEADER_BYTES, integer_update_bytes
+
+STEP_BITS = 8  # of a step, without its exponent
+
+
+@dataclass(frozen=True)
+class StepGrid:
+    """A step is a fraction of the standard deviation of a tensor's initial weights.
+
+    step: that fraction. log: rounds; clients that stayed away for longer fetch all weights.
+    """
+
+    sizes: tuple[int, ...]
+    origin: Float32[Tensor, " dim"]  # w0
+    step: float = 0.125
+    log: int = 256
+    tensor_ends: Int64[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
+    tensor_steps: Float32[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step < math.inf:
+            raise ValueError(f"download.step must be above 0, got {self.step}")
+        if self.log < 1:
+            raise ValueError(f"download.log must be at least 1, got {self.log}")
+        device = self.origin.device
+        ends = torch.tensor(self.sizes, device=device).cumsum(0)
+        steps = step_sizes(self.origin, self.sizes, self.step)
+        object.__setattr__(self, "tensor_ends", ends)
+        object.__setattr__(self, "tensor_steps", steps.to(device))
+
+    def start(self, weights: Float32[Tensor, " dim"]) -> GridWeights:
+        steps = torch.zeros(len(weights), dtype=torch.int32, device=weights.device)
+        return GridWeights(weights, steps)
+
+    def deliver(self, place: GridWeights) -> Deliver:  # noqa: ARG002
+        return WholeSteps(self)
+
+    def move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        assert sent.steps is not None
+        steps = put(place.steps, sent.update, at(place.steps, sent.update) - sent.steps)
+        moved = self.weights_of(
+            at(steps, sent.update), at(self.origin, sent.update), self.step_at(sent.update)
+        )
+        return GridWeights(put(place.weights, sent.update, moved), steps)
+
+    def downloads(self) -> StepDownloads:
+        return StepDownloads(len(self.origin), self.log)
+
+    def fits(self, held: Held | None, update: SparseUpdate) -> bool:
+        """Steps must be added to just the version that they change."""
+        return update.since == 0 or (held is not None and held.version == update.since)
+
+    def receive(
+        self, held: Held | None, update: SparseUpdate
+    ) -> tuple[Held, Float32[Tensor, " dim"]]:
+        check_dim(update, len(self.origin))
+        if not isinstance(update.values, Integers):
+            raise TypeError("an update of weights on a grid of steps must hold whole steps")
+        device = self.origin.device
+        start = torch.zeros(len(self.origin), dtype=torch.int32, device=device)
+        steps = (start if update.since == 0 or held is None else held.vector).clone()
+        steps[update.indices.to(device)] += update.values.values.to(device, torch.int32)
+        return Held(update.round, steps), self.weights_at(steps)
+
+    @property
+    def held_dtype(self) -> torch.dtype:
+        return torch.int32
+
+    @staticmethod
+    def weights_of(steps: Int32[Tensor, " n"], origin: Tensor, step: Tensor) -> Tensor:
+        """Two operations, never a fused one: clients on any device get the same bits."""
+        distance = steps.float() * step
+        return origin + distance
+
+    def weights_at(self, steps: Int32[Tensor, " dim"]) -> Float32[Tensor, " dim"]:
+        """All weights from all n: what a client makes of what it has fetched."""
+        return self.weights_of(steps, self.origin, self.step_at(self.origin))
+
+    def step_at(self, update: Update) -> Tensor:
+        """The step of each coordinate of an update."""
+        if isinstance(update, SparseVector):
+            tensor = torch.bucketize(update.indices, self.tensor_ends, right=True)
+            return self.tensor_steps[tensor]
+        sizes = self.tensor_ends.diff(prepend=self.tensor_ends.new_zeros(1))
+        return self.tensor_steps.repeat_interleave(sizes, output_size=len(self.origin))
+
+
+def step_sizes(
+    origin: Float32[Tensor, " dim"], sizes: tuple[int, ...], fraction: float
+) -> Float32[Tensor, " tensors"]:
+    """The same on every device: computed in float64 on the CPU, and rounded to a few bits.
+
+    A tensor whose weights all start equal, such as a bias of zeros, takes the others' mean.
+    """
+    parts = torch.split(origin.cpu().double(), list(sizes))
+    spread = torch.stack([part.std(correction=0) for part in parts])
+    varied = spread > 0
+    usual = spread.sum() / varied.sum() if bool(varied.any()) else spread.new_ones(())
+    mantissa, exponent = torch.frexp(fraction * torch.where(varied, spread, usual))
+    rounded = torch.ldexp((mantissa * 2**STEP_BITS).round(), exponent - STEP_BITS)
+    return rounded.float()
+
+
+@dataclass(frozen=True)
+class WholeSteps:
+    """Delivers whole steps, as many as come nearest to what is wanted."""
+
+    grid: StepGrid
+
+    exact: ClassVar[bool] = False
+
+    def __call__(self, wanted: Update) -> Delivered:
+        step = self.grid.step_at(wanted)
+        whole = (values_of(wanted) / step).round()
+        return Delivered(with_values(wanted, whole * step), steps=whole.int())
+
+
+class StepDownloads:
+    """Clients fetch the sums of whole steps that they missed."""
+
+    def __init__(self, dim: int, length: int) -> None:
+        self.log = StepLog(dim, length)
+        self.fetched: list[Float64[Tensor, ""]] = []
+
+    def update(self, sent: Delivered, version: int) -> None:
+        assert sent.steps is not None
+        steps = -sent.steps  # weights -= sent
+        if isinstance(sent.update, SparseVector):
+            indices = sent.update.indices
+        else:
+            indices = steps.nonzero().squeeze(1)
+            steps = steps[indices]
+        self.log.append(version, indices, steps)
+
+    def fetch(
+        self,
+        held: list[int],
+        missed: Int64[Tensor, " n"],  # noqa: ARG002
+        place: GridWeights,
+    ) -> None:
+        histograms = sum_histograms(self.log, held, place.steps)
+        sections = integer_update_bytes(histograms, self.log.dim)
+        self.fetched.append(sections.sum() + HEADER_BYTES * len(held))
+
+    def take_bytes(self) -> Float64[Tensor, ""] | float:
+        if not self.fetched:
+            return 0.0
+        total = torch.stack(self.fetched).sum()
+        self.fetched.clear()
+        return total
+
+    def message(
+        self,
+        held: int,
+        version: int,
+        place: GridWeights,
+        changed: Int32[Tensor, " dim"],  # noqa: ARG002
+    ) -> SparseUpdate:
+        """A client whose version is older than the log gets the whole n, from version 0."""
+        if held < self.log.oldest:
+            held = 0
+        if held == 0:
+            indices = place.steps.nonzero().squeeze(1)
+            steps = place.steps[indices]
+        else:
+            indices, steps = self.log.since(held)
+        return SparseUpdate(self.log.dim, indices, Integers(steps.long()), version, held)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.log.tensors()
+
+    def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
+        self.log.restore(tensors, device)
