@@ -153,7 +153,7 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
             raise OSError(28, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         UserError, match="No space left on device; what was there before is untouched"
     ):

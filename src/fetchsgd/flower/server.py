@@ -26,7 +26,8 @@ from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Conversation
-from fetchsgd.runs.checkpoint import load_checkpoint, write_atomically
+from fetchsgd.runs.checkpoint import load_checkpoint
+from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line, RunFolder
 from fetchsgd.server.rounds import Training, after_round
 from fetchsgd.simulate.run import Loop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,29 +13,14 @@ from torch import Tensor
 
 from fetchsgd.errors import UserError
 from fetchsgd.methods import Memory, State
+from fetchsgd.runs.files import CHECKPOINT as FILE
+from fetchsgd.runs.files import write_atomically
 from fetchsgd.server.downloads import Downloads
 from fetchsgd.server.grids import Position
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 
-FILE = "checkpoint.safetensors"
 DIAGNOSIS = "diagnosis."  # names of what is no part of the training
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file, force it to disk, and only then take its place."""
-    temporary = path.with_name(path.name + ".partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; what was there before is untouched"
-        ) from error
 
 
 class CheckpointWriter:

@@ -31,8 +31,8 @@ from typing import Any
 import torch
 
 from fetchsgd.errors import DivergedError, UserError
-from fetchsgd.runs.checkpoint import write_atomically
 from fetchsgd.runs.environment import choose_device
+from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.settings import Made, merge, resolve
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 from fetchsgd.simulate.run import Run, make_method
