@@ -11,8 +11,8 @@ from fetchsgd.diagnose import QUANTITIES as MEASURED
 from fetchsgd.report import find_runs, write_report
 from fetchsgd.report.curves import diagnostic_curve
 from fetchsgd.report.diagnostics import QUANTITIES
-from fetchsgd.report.figure_diagnostics import diagnostics
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.figures.curves import diagnostics
+from fetchsgd.report.groups import group_by_task
 
 
 def embedded(page):

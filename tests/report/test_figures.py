@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 
 from fetchsgd.report import find_runs
-from fetchsgd.report.figure_curves import curves
-from fetchsgd.report.figure_notes import curves_note, frontiers_note, scatter_note
-from fetchsgd.report.figure_scatter import frontiers, scatter
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.figures.axes import curves_note, frontiers_note, scatter_note
+from fetchsgd.report.figures.curves import curves
+from fetchsgd.report.figures.scatter import frontiers, scatter
+from fetchsgd.report.groups import group_by_task
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def test_a_file_that_is_broken_is_named(make_run, file, text, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("= 3", r"config\.toml: not valid TOML"),
+        ("= 3", r"config\.toml is not valid TOML"),
         ("[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
         ("[task]\n[method]\nname = 'x'\n[train]", r"table 'task': the field 'name' is missing"),
     ],

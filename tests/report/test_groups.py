@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fetchsgd.report import find_runs
-from fetchsgd.report.details import group_details, group_name, group_status
-from fetchsgd.report.series import Series
+from fetchsgd.report.groups import distinguishing_settings, group_by_task
+from fetchsgd.report.page_data import group_details, group_name, group_status
+from fetchsgd.report.settings import Series
 from fetchsgd.report.styles import series_styles
-from fetchsgd.report.tasks import group_by_task, telling_settings
 from fetchsgd.report.traffic import COUNTS, KINDS
 
 PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
@@ -103,15 +103,15 @@ def test_details_tell_runs_apart_and_leave_out_what_is_the_same(make_run, tmp_pa
             make_run(f"{k}-{step}", options=options, numbers={"grid": "steps", "step": step})
     make_run("other", method="uncompressed", options={"nesterov": True}, epochs=12.0)
     task = only_task(tmp_path)
-    telling = telling_settings(task.runs, "fetchsgd")
+    telling = distinguishing_settings(task.runs, "fetchsgd")
     own = [group for group in task.groups if group.series == LOW_BIT]
     found = [dict(group_details(group, task, telling)) for group in own]
     assert {(one["k"], one["download.step"]) for one in found} == {
         *(("5", "0.25"), ("5", "0.5"), ("50", "0.25"), ("50", "0.5"))
     }
     assert not any({"momentum", "local.batch_size"} & set(one) for one in found)
-    assert telling_settings(task.runs, "uncompressed") >= {"train.epochs", "download.grid"}
-    assert "method.nesterov" not in telling_settings(task.runs, "uncompressed")
+    assert distinguishing_settings(task.runs, "uncompressed") >= {"train.epochs", "download.grid"}
+    assert "method.nesterov" not in distinguishing_settings(task.runs, "uncompressed")
 
 
 def test_runs_from_before_there_were_windows_are_those_without_one(make_run, tmp_path):
@@ -123,7 +123,7 @@ def test_runs_from_before_there_were_windows_are_those_without_one(make_run, tmp
     assert len(group.runs) == 2
     make_run("windowed", options=new | {"error": "window", "window": 4})
     task = only_task(tmp_path)
-    assert {"method.error", "method.k"} & telling_settings(task.runs, "fetchsgd") == {
+    assert {"method.error", "method.k"} & distinguishing_settings(task.runs, "fetchsgd") == {
         "method.error"
     }
     assert len(task.groups) == 2
@@ -200,13 +200,13 @@ def test_frontiers_are_compared_where_both_sorts_are_on_the_wire(
 ):
     for index, options in enumerate(runs):
         make_run(f"r{index}", **options)
-    assert only_task(tmp_path).has_both_sorts == expected
+    assert only_task(tmp_path).compares_low_bit == expected
 
 
 def test_diverged_and_unfinished_runs_are_never_in_front(study):
     for task in group_by_task(find_runs([study])):
         for kind in KINDS:
-            front = [task.groups[index] for index in task.in_front(kind, "wire")]
+            front = [task.groups[index] for index in task.on_frontier(kind, "wire")]
             assert {group.series for group in front} == set(task.series)
             averaged = [run for group in front for run in group.drawn(kind, "wire")]
             assert {run.status for run in averaged} == {"finished"}
