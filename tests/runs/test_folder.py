@@ -95,10 +95,11 @@ def test_a_log_that_is_broken_is_a_sentence(folder):
 
 
 def test_a_folder_says_what_its_run_measures(tmp_path):
-    opened = RunFolder(tmp_path, SETTINGS, False, metric="squared_error", higher_is_better=False)
-    about = read_about(opened.path)
-    assert about.text("metric") == "squared_error"
-    assert about.flag("higher_is_better") is False
+    RunFolder(tmp_path, SETTINGS, False, "squared_error", higher_is_better=False)
+    about = {"task": "tiny", "metric": "squared_error", "higher_is_better": False}
+    assert read_about(tmp_path).values == about
+    RunFolder(tmp_path, SETTINGS, True, "squared_error", higher_is_better=False, task="sensors")
+    assert read_about(tmp_path).values == about | {"task": "sensors"}
 
 
 def test_a_folder_of_an_older_version_does_not_say_it(folder):

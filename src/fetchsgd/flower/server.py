@@ -54,7 +54,10 @@ def federate(
 ) -> dict[str, Any]:
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
-    folder = FederatedFolder(out, run.config.settings, resume=True)
+    task = run.config.task
+    folder = FederatedFolder(
+        out, run.config.settings, True, task.metric, task.higher_is_better, task.name
+    )
     with alone_in(out):
         if (done := folder.result) is not None:
             log.info("%s holds a run that has ended; give another federation.out", out)

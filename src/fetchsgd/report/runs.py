@@ -221,9 +221,8 @@ def _ended(source: str, result: Fields, lines: list[Fields]) -> Run:
 
 def _unfinished(folder: Path, lines: list[Fields]) -> Run:
     config = read_config(folder)
-    task = Fields(f"{config.where}, table 'task'", config.table("task"))
     method = Fields(f"{config.where}, table 'method'", config.table("method"))
-    metric, higher_is_better = _metric(folder, lines)
+    task, metric, higher_is_better = _task_and_metric(folder, config, lines)
     curve = tuple(_measurement(line, metric) for line in lines)
     measured = [point.metric for point in curve if point.metric is not None]
     last = lines[-1] if lines else None
@@ -232,7 +231,7 @@ def _unfinished(folder: Path, lines: list[Fields]) -> Run:
         source=str(folder),
         name=folder.name,
         status=UNFINISHED,
-        task=task.text("name"),
+        task=task,
         method=method.text("name"),
         metric=metric,
         higher_is_better=higher_is_better,
@@ -247,15 +246,18 @@ def _unfinished(folder: Path, lines: list[Fields]) -> Run:
     )
 
 
-def _metric(folder: Path, lines: list[Fields]) -> tuple[str | None, bool]:
-    """What a run measures, and whether higher is better: as its folder says."""
+def _task_and_metric(
+    folder: Path, config: Fields, lines: list[Fields]
+) -> tuple[str, str | None, bool]:
+    """The task, its metric, and whether higher is better: as the folder says, if it does."""
     about = read_about(folder)
     if about is not None:
-        return about.text("metric"), about.flag("higher_is_better")
+        return about.text("task"), about.text("metric"), about.flag("higher_is_better")
+    task = Fields(f"{config.where}, table 'task'", config.table("task")).text("name")
     for metric, higher_is_better in _OLDER_METRICS.items():
         if any(metric in line.values for line in lines):
-            return metric, higher_is_better
-    return None, True
+            return task, metric, higher_is_better
+    return task, None, True
 
 
 def _value(result: Fields) -> float | None:

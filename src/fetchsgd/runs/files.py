@@ -1,8 +1,8 @@
 """The files of a run folder: their names, and how they are written and read.
 
     config.toml             every setting, resolved
-    about.json              what the run measures: the name of its metric, and whether higher is
-                            better; folders of older versions have none
+    about.json              the name of the task, that of its metric, and whether higher is better;
+                            folders of older versions have none
     metrics.jsonl           one line per evaluation; a crash may cut off the last line
     result.json             when the run has ended
     checkpoint.safetensors  what --resume continues from
@@ -115,7 +115,7 @@ def read_config(folder: Path) -> Fields:
 
 
 def read_about(folder: Path) -> Fields | None:
-    """What the run measures, or None in a folder of an older version."""
+    """What is trained and measured, or None in a folder of an older version."""
     return _read_object(folder / ABOUT)
 
 

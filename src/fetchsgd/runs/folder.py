@@ -31,7 +31,9 @@ Line = dict[str, Any]
 class RunFolder:
     """Opened for one run; TensorBoard events are written if tensorboard is installed.
 
-    `metric` is what the task measures, so that a run can be read before it has ended.
+    task, metric, higher_is_better: what is trained and measured, so that a run can be read before
+        it has ended. A task's own name may differ from the one in the settings, which says where
+        the task is to be found.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class RunFolder:
         resume: bool,
         metric: str | None = None,
         higher_is_better: bool = True,
+        task: str | None = None,
     ) -> None:
         self.path = path
         try:
@@ -51,7 +54,11 @@ class RunFolder:
             self._check_reuse(settings, resume)
         write_atomically(path / CONFIG, write_toml(settings).encode())
         if metric is not None:
-            about = {"metric": metric, "higher_is_better": higher_is_better}
+            about = {
+                "task": task or settings["task"]["name"],
+                "metric": metric,
+                "higher_is_better": higher_is_better,
+            }
             write_atomically(path / ABOUT, f"{to_json(about)}\n".encode())
         self._events: Any = None
 

@@ -147,7 +147,10 @@ class Run:
         self, out: Path, resume: bool = False, watch: Watch | None = None
     ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
-        folder = RunFolder(out, self.config.settings, resume)
+        task = self.config.task
+        folder = RunFolder(
+            out, self.config.settings, resume, task.metric, task.higher_is_better, task.name
+        )
         if resume and (done := folder.result) is not None:
             return done
         found = load_checkpoint(out, self.downloads(), self.device) if resume else None
