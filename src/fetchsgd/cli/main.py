@@ -15,7 +15,7 @@ from rich.table import Table
 from fetchsgd.cli.display import watching
 from fetchsgd.cli.theory import theory
 from fetchsgd.errors import DivergedError, UserError
-from fetchsgd.formatting import format_bytes, format_clock
+from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock
 from fetchsgd.methods import METHODS
 from fetchsgd.runs.budget import choose, parse_budget
 from fetchsgd.runs.settings import Config, merge, method_options, parse_assignments, resolve
@@ -75,6 +75,11 @@ def train(
     _introduce(run, folder)
     with watching(console, folder.name, config.task.metric) as watch:
         result = run.execute(folder, resume, watch)
+    if result["status"] == "diverged":  # before this command, which found the run ended
+        raise DivergedError(
+            f"the run in {folder} diverged at round {result['rounds']}; "
+            "change a setting and give another --out"
+        )
     _tell(result, folder)
 
 
@@ -124,8 +129,9 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
         value = result[f"{name}_compression"]
         return "nothing sent" if value is None else f"{value:.3g}x"
 
+    value = UNKNOWN if result["value"] is None else f"{result['value']:.4f}"
     _say(
-        f"{result['metric']} {result['value']:.4f} after {result['rounds']} rounds in "
+        f"{result['metric']} {value} after {result['rounds']} rounds in "
         f"{format_clock(result['seconds'])}"
     )
     for count, prefix in (("on the wire", "wire_"), ("as the paper counts", "")):
