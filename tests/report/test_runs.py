@@ -1,3 +1,5 @@
+"""Reading runs: finished, unfinished, of older versions, broken; and their curves."""
+
 from __future__ import annotations
 
 import json
@@ -97,22 +99,6 @@ def test_a_folder_that_does_not_say_what_it_measures(stopped):
     assert (run.metric, run.value, run.task) == (None, None, "custom_task:sensors")
 
 
-@pytest.mark.parametrize(
-    ("about", "sentence"),
-    [
-        ("{", r"about\.json: not valid JSON"),
-        ("{}", r"about\.json: the field 'task' is missing"),
-        ('{"task": "a", "metric": 3}', r"the field 'metric' must be a string, got 3"),
-        ('{"task": "a", "metric": "f1"}', r"the field 'higher_is_better' is missing"),
-    ],
-)
-def test_an_about_file_that_is_wrong_is_named(make_run, about, sentence):
-    folder = make_run(status="unfinished")
-    (folder / "about.json").write_text(about)
-    with pytest.raises(ReportError, match=sentence):
-        load_run(folder)
-
-
 def test_what_is_not_finite_is_unknown(make_run):
     folder = make_run(status="diverged", value=None)
     edit_result(folder, value=float("nan"), upload_compression=float("inf"))
@@ -208,16 +194,24 @@ def test_a_file_that_is_broken_is_named(make_run, file, text, sentence):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("file", "text", "sentence"),
     [
-        ("= 3", r"config\.toml is not valid TOML"),
-        ("[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
-        ("[task]\n[method]\nname = 'x'\n[train]", r"table 'task': the field 'name' is missing"),
+        ("config.toml", "= 3", r"config\.toml is not valid TOML"),
+        ("config.toml", "[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
+        (
+            "config.toml",
+            "[task]\n[method]\nname = 'x'\n[train]",
+            r"table 'task': the field 'name' is missing",
+        ),
+        ("about.json", "{", r"about\.json: not valid JSON"),
+        ("about.json", "{}", r"about\.json: the field 'task' is missing"),
+        ("about.json", '{"task": "a", "metric": 3}', r"the field 'metric' must be a string, got 3"),
+        ("about.json", '{"task": "a", "metric": "b"}', r"'higher_is_better' is missing"),
     ],
 )
-def test_a_config_that_is_wrong_is_named(make_run, text, sentence):
+def test_a_broken_file_of_an_unfinished_run_is_named(make_run, file, text, sentence):
     folder = make_run(status="unfinished")
-    (folder / "config.toml").write_text(text)
+    (folder / file).write_text(text)
     with pytest.raises(ReportError, match=sentence):
         load_run(folder)
 

@@ -1,8 +1,10 @@
+"""The table of runs: which settings a row names, and how it looks in a terminal."""
+
 from __future__ import annotations
 
 import pytest
 
-from fetchsgd.report import ReportError, find_runs, summary_table, table_text
+from fetchsgd.report import ReportError, find_runs, summary_table, table_text, write_report
 from fetchsgd.report.groups import group_by_task
 
 
@@ -108,6 +110,14 @@ def test_as_text_without_the_wire(make_run, tmp_path):
         ["cifar10", "fetchsgd", "k=500", "0", "91.35", "%", "10×", "20×", "13.3×", "finished"]
     )
     assert second.split() == ["cifar10", "fetchsgd", "k=50", "0", *("–" * 4), "diverged"]
+
+
+def test_a_small_value_of_another_metric_keeps_its_digits(make_run, tmp_path):
+    make_run("a", metric="squared_error", value=0.0123)
+    rows = summary_table(find_runs([tmp_path]))
+    assert " 0.01230 " in table_text(rows)
+    page = write_report([tmp_path / "runs"], tmp_path / "report.html", figures=False).page
+    assert page.read_text(encoding="utf-8").count("0.01230") == 3  # table, point and curve
 
 
 def test_one_task_has_one_metric(make_run, tmp_path):
