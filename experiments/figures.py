@@ -6,8 +6,8 @@
         --method true_topk --over method.k --lines method.mask_momentum \
         --level uncompressed --out results/cifar10-over-k.png
 
-Each point is the mean over seeds, with bars from the worst to the best. Crosses at the bottom are
-runs that diverged, and how many they were. `--level METHOD` draws the best run of another method as
+Each point is the mean over seeds, with bars from the worst to the best. A cross at the bottom marks
+runs that diverged, and says how many. `--level METHOD` draws the best run of another method as
 a line. The figures in the paper's own form, over compression, come from `fetchsgd report`.
 """
 
@@ -22,9 +22,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from fetchsgd.report.find import find_runs
-from fetchsgd.report.runs import DIVERGED, Run
-from fetchsgd.report.text import setting_name, setting_value
+from fetchsgd.report.runs import DIVERGED, Run, find_runs
+from fetchsgd.report.settings import setting_name, setting_value
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 Points = dict[float, list[Run]]  # runs by what is on the axis

@@ -1,4 +1,4 @@
-"""The table of a results file, in Markdown: one line for runs that differ in their seed only.
+"""The table of a results file, in Markdown: one line for runs that differ only in their seed.
 
     python experiments/table.py results/cifar10-low-bit.jsonl
 
@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.report.find import find_runs
-from fetchsgd.report.runs import DIVERGED
-from fetchsgd.report.seeds import Group
-from fetchsgd.report.tasks import Task, differing_settings, group_by_task
-from fetchsgd.report.text import measured, setting_name, setting_value, times
+from fetchsgd.formatting import UNKNOWN, format_metric, format_ratio
+from fetchsgd.report.groups import Group, Task, differing_settings, group_by_task
+from fetchsgd.report.runs import DIVERGED, find_runs
+from fetchsgd.report.settings import setting_name, setting_value
 from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
 HEAD = """\
@@ -28,7 +27,7 @@ ALWAYS = ("upload.bits", "download.grid", "download.step")
 
 
 def table(results: Path) -> str:
-    """All groups of the file's tasks, by method and growing overall compression."""
+    """All groups of runs in the file, by task, method and growing overall compression."""
     lines = []
     for task in group_by_task(find_runs([results])):
         lines.append(HEAD.format(metric=task.metric))
@@ -40,24 +39,28 @@ def table(results: Path) -> str:
 
 def _line(group: Group, task: Task, differing: list[str]) -> str:
     first = group.runs[0]
-    told = [key for key in dict.fromkeys([*differing, *ALWAYS]) if _tells(first.settings, key)]
-    settings = ", ".join(f"{setting_name(k)} {setting_value(first.settings[k])}" for k in told)
+    shown = [
+        key
+        for key in dict.fromkeys([*differing, *ALWAYS])
+        if _is_worth_showing(first.settings, key)
+    ]
+    settings = ", ".join(f"{setting_name(k)} {setting_value(first.settings[k])}" for k in shown)
     points = [group.point(kind, WIRE) for kind in KINDS]
     paper = group.point("overall", PAPER)
     diverged = sum(run.status == DIVERGED for run in group.runs)
     seeds = f"{len(group.runs)}" + (f", {diverged} diverged" if diverged else "")
-    value = "–"
+    value = UNKNOWN
     if points[0] is not None:
-        value = measured(points[0].value, task.metric)
+        value = format_metric(points[0].value, task.metric)
         if points[0].low < points[0].high:
-            low, high = (measured(v, task.metric) for v in (points[0].low, points[0].high))
+            low, high = (format_metric(v, task.metric) for v in (points[0].low, points[0].high))
             value += f" ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
-    ratios = [times(point.compression if point else None) for point in (*points, paper)]
+    ratios = [format_ratio(point.compression if point else None) for point in (*points, paper)]
     return "| " + " | ".join([first.method, settings, seeds, value, *ratios]) + " |"
 
 
-def _tells(settings: Mapping[str, Any], key: str) -> bool:
-    """Plain floats go without saying, and steps are told by how long they are."""
+def _is_worth_showing(settings: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting is worth a word: plain floats are not, and the step implies its grid."""
     plain = {("upload.bits", 32), ("download.grid", "float32"), ("download.grid", "steps")}
     return key in settings and (key, settings[key]) not in plain
 

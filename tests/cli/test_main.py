@@ -80,6 +80,15 @@ def test_divergence_exits_with_3(tmp_path):
     assert "diverged: the loss became" in done.stderr
 
 
+def test_resuming_a_run_that_diverged_says_so(tmp_path):
+    train = ["train", "tinytask:tiny", "--method", "uncompressed", "--set", "peak=1e9"]
+    assert fetchsgd(*train, "--out", tmp_path / "r").returncode == 3
+    done = fetchsgd(*train, "--out", tmp_path / "r", "--resume")
+    assert done.returncode == 3
+    assert f"diverged: the run in {tmp_path / 'r'} diverged at round" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_sweeps_and_lists(tmp_path):
     (tmp_path / "s.toml").write_text(
         '[task]\nname = "tinytask:tiny"\n'

@@ -239,7 +239,7 @@ def make_run(tmp_path: Path):
 
 @pytest.fixture
 def diagnose():
-    """Let a run folder hold what was measured, falling from line to line; None is as for NaN."""
+    """Add diagnostics to a run folder, falling from line to line; None stands for NaN."""
 
     def add(folder: Path, **names) -> None:
         path = folder / "metrics.jsonl"

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, answers to mouse and keyboard, and says no error."""
+"""The page in a real browser: it draws, reacts to mouse and keyboard, and logs no error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, report):
-    """The page, freshly loaded; afterwards, that it said no error."""
+    """The page, freshly loaded; it must have logged no error in the end."""
     browser.get(report.page.as_uri())
     yield browser
     assert browser.get_log("browser") == []
@@ -247,6 +247,11 @@ def test_a_phone_needs_no_sideways_scrolling(page, report):
         assert page.execute_script("return document.documentElement.scrollWidth") <= 400
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_labels_of_small_numbers_keep_their_digits(page):
+    shown = page.execute_script("return [0, 1e-7, 0.0002485, 0.5, 1234567].map(plain)")
+    assert shown == ["0", "1e-7", "0.0002485", "0.5", "1,234,570"]
 
 
 def test_a_study_without_points_is_still_a_page(page, make_run, tmp_path):

@@ -11,8 +11,8 @@ from fetchsgd.diagnose import QUANTITIES as MEASURED
 from fetchsgd.report import find_runs, write_report
 from fetchsgd.report.curves import diagnostic_curve
 from fetchsgd.report.diagnostics import QUANTITIES
-from fetchsgd.report.figure_diagnostics import diagnostics
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.figures.curves import diagnostics
+from fetchsgd.report.groups import group_by_task
 
 
 def embedded(page):
@@ -52,7 +52,7 @@ def test_the_page_has_figures_and_data_for_them(diagnosed_runs, tmp_path):
     assert "report-cifar10-diagnostics.pdf" in {path.name for path in summary.figures}
 
 
-def test_without_diagnostics_there_is_no_place_for_them(make_run, tmp_path):
+def test_without_diagnostics_the_page_does_not_mention_them(make_run, tmp_path):
     make_run()
     summary = write_report([tmp_path / "runs"], tmp_path / "report.html")
     page = summary.page.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_without_diagnostics_there_is_no_place_for_them(make_run, tmp_path):
     assert not [path for path in summary.figures if "diagnostics" in path.name]
 
 
-def test_to_have_looked_on_does_not_tell_runs_apart(make_run, tmp_path):
+def test_runs_that_differ_only_in_diagnostics_are_one_group(make_run, tmp_path):
     for name, on in (("on", True), ("off", False)):
         folder = make_run(name, seed=int(on))
         result = json.loads((folder / "result.json").read_text())

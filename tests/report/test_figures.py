@@ -1,4 +1,4 @@
-"""The figures for print: ticks that can be read, labels that hide nothing, notes that tell."""
+"""The figures for print: readable ticks, labels that cover nothing, and notes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 
 from fetchsgd.report import find_runs
-from fetchsgd.report.figure_curves import curves
-from fetchsgd.report.figure_notes import curves_note, frontiers_note, scatter_note
-from fetchsgd.report.figure_scatter import frontiers, scatter
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report.figures.axes import curves_note, frontiers_note, scatter_note
+from fetchsgd.report.figures.curves import curves
+from fetchsgd.report.figures.scatter import frontiers, scatter
+from fetchsgd.report.groups import group_by_task
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_labels_of_frontiers_overlap_neither_each_other_nor_points(task):
         assert not any(box.contains(*point) for box in labels for point in points)
 
 
-def test_notes_tell_of_seeds_and_of_what_diverged(task):
+def test_notes_name_seeds_and_runs_that_diverged(task):
     seeds = "Means of 1 to 3 seeds; {} from the worst to the best seed."
     assert frontiers_note(task) == f"{seeds.format('bars')} 2 runs diverged (not drawn)."
     assert "Faint: not on the frontier" in scatter_note(task, "upload", "wire")
@@ -81,7 +81,7 @@ def test_a_diverged_run_does_not_set_the_scale(make_run, tmp_path):
     assert after == before
 
 
-def test_settings_that_learn_nothing_are_left_out_of_the_frontiers_and_told(make_run, tmp_path):
+def test_settings_that_learn_nothing_are_left_out_of_the_frontiers_and_counted(make_run, tmp_path):
     make_run("good", method="uncompressed", wire=(1.0, 1.0), value=0.9)
     make_run("small", numbers={"bits": 2}, wire=(20.0, 20.0), value=0.8)
     make_run("dead", numbers={"bits": 2}, wire=(99.0, 99.0), value=0.1, options={"k": 5})

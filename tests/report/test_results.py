@@ -1,4 +1,4 @@
-"""Results files: what was published is drawn as it was from the run folders."""
+"""Results files: a report on one is the same as on the run folders."""
 
 from __future__ import annotations
 

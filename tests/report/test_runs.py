@@ -1,3 +1,5 @@
+"""Reading runs: finished, unfinished, of older versions, broken; and their curves."""
+
 from __future__ import annotations
 
 import json
@@ -5,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fetchsgd.report import ReportError, find_runs, load_run
+from fetchsgd.report import ReportError, find_runs, load_run, summary_table, table_text
 from fetchsgd.report.curves import loss_curve, mean_curve, metric_curve
+from fetchsgd.report.groups import group_by_task
+from fetchsgd.runs.settings import resolve
+from fetchsgd.simulate import Run as Training
 
 
 def edit_result(folder, **changes):
@@ -51,6 +56,47 @@ def test_a_run_that_has_logged_nothing_yet(make_run):
     (folder / "metrics.jsonl").write_text("")
     run = load_run(folder)
     assert (run.value, run.metric, run.rounds, run.curve) == (None, None, 0, ())
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A folder of a run with a task and a metric of its own, which was stopped."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    given = {"task": {"name": "custom_task:sensors"}, "method": {"name": "uncompressed"}}
+    training = Training(resolve(given, ["peak=0.001", "epochs=8", "eval_every=2"]))
+
+    def stop(seen):
+        if seen.round > 0.6 * seen.rounds:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.execute(tmp_path / "stopped", watch=stop)
+    return tmp_path / "stopped"
+
+
+def test_an_unfinished_run_with_a_metric_of_its_own(stopped):
+    run = load_run(stopped)
+    assert (run.status, run.task) == ("unfinished", "sensors")
+    assert (run.metric, run.higher_is_better) == ("squared_error", False)
+    lines = [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+    assert [point.metric for point in run.curve] == [line["squared_error"] for line in lines]
+    assert run.value == lines[-1]["squared_error"]
+    (task,) = group_by_task([run])
+    assert task.axis_title == "Test squared_error (lower is better)"
+    assert f"{run.value:#.4g}" in table_text(summary_table([run]))
+
+
+def test_a_metric_is_known_before_the_first_evaluation(stopped):
+    (stopped / "metrics.jsonl").write_text("")
+    run = load_run(stopped)
+    assert (run.metric, run.higher_is_better, run.value) == ("squared_error", False, None)
+
+
+def test_a_folder_that_does_not_say_what_it_measures(stopped):
+    """As older versions left them: only the metrics of the tasks here are known."""
+    (stopped / "about.json").unlink()
+    run = load_run(stopped)
+    assert (run.metric, run.value, run.task) == (None, None, "custom_task:sensors")
 
 
 def test_what_is_not_finite_is_unknown(make_run):
@@ -148,16 +194,24 @@ def test_a_file_that_is_broken_is_named(make_run, file, text, sentence):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("file", "text", "sentence"),
     [
-        ("= 3", r"config\.toml: not valid TOML"),
-        ("[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
-        ("[task]\n[method]\nname = 'x'\n[train]", r"table 'task': the field 'name' is missing"),
+        ("config.toml", "= 3", r"config\.toml is not valid TOML"),
+        ("config.toml", "[task]\nname = 'x'\n", r"config\.toml: the field 'method' is missing"),
+        (
+            "config.toml",
+            "[task]\n[method]\nname = 'x'\n[train]",
+            r"table 'task': the field 'name' is missing",
+        ),
+        ("about.json", "{", r"about\.json: not valid JSON"),
+        ("about.json", "{}", r"about\.json: the field 'task' is missing"),
+        ("about.json", '{"task": "a", "metric": 3}', r"the field 'metric' must be a string, got 3"),
+        ("about.json", '{"task": "a", "metric": "b"}', r"'higher_is_better' is missing"),
     ],
 )
-def test_a_config_that_is_wrong_is_named(make_run, text, sentence):
+def test_a_broken_file_of_an_unfinished_run_is_named(make_run, file, text, sentence):
     folder = make_run(status="unfinished")
-    (folder / "config.toml").write_text(text)
+    (folder / file).write_text(text)
     with pytest.raises(ReportError, match=sentence):
         load_run(folder)
 

@@ -1,10 +1,11 @@
+"""The table of runs: which settings a row names, and how it looks in a terminal."""
+
 from __future__ import annotations
 
 import pytest
 
-from fetchsgd.report import ReportError, find_runs, summary_table, table_text
-from fetchsgd.report import text as words
-from fetchsgd.report.tasks import group_by_task
+from fetchsgd.report import ReportError, find_runs, summary_table, table_text, write_report
+from fetchsgd.report.groups import group_by_task
 
 
 def test_no_run_is_left_out(study):
@@ -111,21 +112,16 @@ def test_as_text_without_the_wire(make_run, tmp_path):
     assert second.split() == ["cifar10", "fetchsgd", "k=50", "0", *("–" * 4), "diverged"]
 
 
+def test_a_small_value_of_another_metric_keeps_its_digits(make_run, tmp_path):
+    make_run("a", metric="squared_error", value=0.0123)
+    rows = summary_table(find_runs([tmp_path]))
+    assert " 0.01230 " in table_text(rows)
+    page = write_report([tmp_path / "runs"], tmp_path / "report.html", figures=False).page
+    assert page.read_text(encoding="utf-8").count("0.01230") == 3  # table, point and curve
+
+
 def test_one_task_has_one_metric(make_run, tmp_path):
     make_run("a")
     make_run("b", metric="perplexity", value=20.0)
     with pytest.raises(ReportError, match="the field 'metric' is 'perplexity', but other runs"):
         group_by_task(find_runs([tmp_path]))
-
-
-def test_numbers_as_people_read_them():
-    ratios = {None: "–", 1.0: "1×", 3.744: "3.74×", 99.97: "100×", 1240.4: "1,240×", 0.5: "0.5×"}
-    sizes = {0: "0 B", 999: "999 B", 999_999: "1 MB", 16_200_000_000: "16.2 GB", 10**18: "1,000 PB"}
-    assert {ratio: words.times(ratio) for ratio in ratios} == ratios
-    assert {size: words.size(size) for size in sizes} == sizes
-    assert [words.duration(seconds) for seconds in (4.25, 612, 7500)] == (
-        ["4.25 s", "10 min", "2 h 05 min"]
-    )
-    assert [words.setting_value(v) for v in (True, 0.1, [1, 2.0], "a")] == (
-        ["true", "0.1", "[1, 2]", "a"]
-    )

@@ -1,3 +1,5 @@
+"""Writing a report: one page that holds everything, and figures beside it."""
+
 from __future__ import annotations
 
 import json
@@ -102,7 +104,7 @@ def test_the_page_has_every_run_in_data_and_table(page):
     assert [task["higherIsBetter"] for task in tasks] == [True, False]
 
 
-def test_settings_that_all_runs_share_are_told_once(page):
+def test_settings_that_all_runs_share_are_listed_once(page):
     shared = re.search(r"Settings that do not differ</summary><dl>(.*?)</dl>", page).group(1)
     assert shared.startswith("<dt>All runs</dt><dd>task.clients=1000, train.clients_per_round=10")
     assert "<dt>FetchSGD</dt><dd>rows=5</dd>" in shared

@@ -9,25 +9,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fetchsgd.formatting import format_bytes, format_clock
 from fetchsgd.runs.recorder import Progress as Seen
 from fetchsgd.runs.recorder import Watch
 
 LINE_EVERY = 10.0  # seconds
-
-
-def format_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def format_seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
-    )
 
 
 def describe(seen: Seen, metric: str, speed: float) -> str:
@@ -36,7 +22,7 @@ def describe(seen: Seen, metric: str, speed: float) -> str:
     value = "" if seen.metric is None else f"  {metric} {seen.metric:.4f}"
     return (
         f"{speed:.3g} rounds/s  loss {seen.loss:.4f}{value}  "
-        f"up {format_bytes(seen.up)}  down {format_bytes(seen.down)}  {format_seconds(left)} left"
+        f"up {format_bytes(seen.up)}  down {format_bytes(seen.down)}  {format_clock(left)} left"
     )
 
 

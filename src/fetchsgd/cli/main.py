@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from fetchsgd.cli.display import format_bytes, format_seconds, watching
+from fetchsgd.cli.display import watching
 from fetchsgd.cli.theory import theory
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock
 from fetchsgd.methods import METHODS
 from fetchsgd.runs.budget import choose, parse_budget
 from fetchsgd.runs.settings import Config, merge, method_options, parse_assignments, resolve
@@ -124,9 +125,10 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
         value = result[f"{name}_compression"]
         return "nothing sent" if value is None else f"{value:.3g}x"
 
+    value = UNKNOWN if result["value"] is None else f"{result['value']:.4f}"
     _say(
-        f"{result['metric']} {result['value']:.4f} after {result['rounds']} rounds in "
-        f"{format_seconds(result['seconds'])}"
+        f"{result['metric']} {value} after {result['rounds']} rounds in "
+        f"{format_clock(result['seconds'])}"
     )
     for count, prefix in (("on the wire", "wire_"), ("as the paper counts", "")):
         up, down = (format_bytes(result[f"{prefix}{way}_bytes"]) for way in ("upload", "download"))

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fetchsgd.cli.display import format_bytes
 from fetchsgd.errors import UserError
+from fetchsgd.formatting import format_bytes
 from fetchsgd.theory import (
     Certainty,
     Convergence,

@@ -112,7 +112,7 @@ class InFolder:
         return self._read(with_vectors=True)
 
     def save(self, kept: Kept) -> None:
-        from fetchsgd.runs.checkpoint import write_atomically
+        from fetchsgd.runs.files import write_atomically
 
         about = {
             "format": FORMAT, "client": str(self.client), "lineage": kept.lineage,

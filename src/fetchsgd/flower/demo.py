@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from fetchsgd.cli.display import format_bytes
 from fetchsgd.errors import UserError
 from fetchsgd.flower.processes import Federation
+from fetchsgd.formatting import format_bytes
 
 APP = Path("examples/flower_app")
 NODES = 3

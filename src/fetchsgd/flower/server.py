@@ -21,7 +21,6 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
-from fetchsgd.errors import DivergedError
 from fetchsgd.flower.agreement import digest
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.server_round import Clock, Collector
@@ -29,9 +28,9 @@ from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Transport
 from fetchsgd.runs.checkpoint import Tensors, load_checkpoint
 from fetchsgd.runs.files import write_atomically
-from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.folder import Line
 from fetchsgd.runs.lock import alone_in
-from fetchsgd.runs.recorder import Evaluation, Pace, Recorder
+from fetchsgd.runs.recorder import Evaluation, Pace, Recorder, open_folder, unless_diverged
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Training, train_rounds
 
@@ -59,12 +58,10 @@ def federate(
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
     with alone_in(out):
-        folder = RunFolder(out, setup.config.settings, resume=True)
+        folder = open_folder(out, setup.config, resume=True)
         if (done := folder.result) is not None:
-            if done.get("status") == "diverged":
-                raise DivergedError(f"{out} holds a run that has diverged; see its result.json")
             log.info("%s holds a run that has ended; give another federation.out", out)
-            return done
+            return unless_diverged(done, out)
         training = setup.start()
         found = load_checkpoint(out, training, setup.grid.downloads(), setup.device)
         training = training if found is None else found.training

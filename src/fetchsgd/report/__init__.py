@@ -1,15 +1,22 @@
 """Reports: runs side by side, accuracy against communication, as in the paper's figures 3 to 5.
 
-A run folder in, a page out: `runs` reads folders and `results` files of ended runs, `tasks` puts
-together what may be compared, `pareto` finds the runs that matter, `page` and `figures` show them.
+From run folders to a page: `runs` finds and reads runs, `groups` says which may be compared and
+which are on the frontier, `table`, `page` and `figures` show them, and `write` puts it on the disk.
 """
 
-from fetchsgd.report.errors import ReportError
-from fetchsgd.report.find import find_runs
-from fetchsgd.report.results import ResultsSummary, read_results, write_results
-from fetchsgd.report.runs import Run, load_run
+from fetchsgd.errors import UserError
+from fetchsgd.report.runs import (
+    ResultsSummary,
+    Run,
+    find_runs,
+    load_run,
+    read_results,
+    write_results,
+)
 from fetchsgd.report.table import summary_table, table_text
 from fetchsgd.report.write import ReportSummary, write_report
+
+ReportError = UserError  # the name that callers of this package know
 
 __all__ = [
     "ReportError",

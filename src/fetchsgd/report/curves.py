@@ -12,11 +12,11 @@ from fetchsgd.report.traffic import COUNTS
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a curve, with the three things that may be on the x axis."""
+    """Points of a curve, with the three quantities that may be on the x axis."""
 
     round: list[int]
     epoch: list[float]
-    bytes: dict[str, list[int | None]]  # by count, without a count that the run does not know
+    bytes: dict[str, list[int | None]]  # by count; only counts that the run has
     y: list[float]
 
 
@@ -39,13 +39,13 @@ def metric_curve(run: Run, limit: int = 200) -> Curve:
 
 
 def loss_curve(run: Run, limit: int = 200) -> Curve:
-    """The training loss; if there are too many lines, the means of as many neighbours as needed."""
+    """The training loss; if there are too many lines, means over neighbours."""
     points = [(line, line.train_loss) for line in run.curve if line.train_loss is not None]
     return _curve(_thinned(points, limit))
 
 
 def diagnostic_curve(run: Run, name: str, limit: int = 200) -> Curve:
-    """The same for what was measured beside training."""
+    """The same for a diagnostic."""
     lines = [line for line in run.curve if name in line.diagnostics]
     return _curve(_thinned([(line, line.diagnostics[name]) for line in lines], limit))
 
@@ -80,7 +80,7 @@ Point = tuple[Measurement, float]
 
 
 def _thinned(points: Sequence[Point], limit: int) -> list[Point]:
-    """The means of as many neighbours as needed."""
+    """At most `limit` points: means over as many neighbours as needed."""
     step = -(-len(points) // limit) or 1
     groups = [points[start : start + step] for start in range(0, len(points), step)]
     # Divided before they are added: losses that diverge may be near the largest float.

@@ -1,4 +1,4 @@
-"""The diagnostics of a run (fetchsgd.diagnose) in words."""
+"""The diagnostics of a run (fetchsgd.diagnose): what each is called, and what it means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fetchsgd.report.runs import Run
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a figure of it is called, what its axis says, and what it means."""
+    """The title of its figure, the title of its axis, and what it means."""
 
     title: str
     axis: str
@@ -57,6 +57,6 @@ QUANTITIES = {
 
 
 def measured_in(runs: Iterable[Run]) -> dict[str, Quantity]:
-    """Those that at least one of the runs has measured."""
+    """The quantities that were measured in at least one of the runs."""
     names = {name for run in runs for line in run.curve for name in line.diagnostics}
     return {name: quantity for name, quantity in QUANTITIES.items() if name in names}

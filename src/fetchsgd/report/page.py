@@ -7,16 +7,15 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from fetchsgd.report import text
-from fetchsgd.report.data import page_json
-from fetchsgd.report.page_diagnostics import diagnostics_html
-from fetchsgd.report.page_settings import settings_html
-from fetchsgd.report.page_table import table_html
+from fetchsgd.formatting import UNKNOWN, plural
+from fetchsgd.report.diagnostics import measured_in
+from fetchsgd.report.groups import Task, differing_settings
+from fetchsgd.report.page_data import page_json
 from fetchsgd.report.runs import STATUSES, Run
-from fetchsgd.report.series import Series
+from fetchsgd.report.settings import Series, setting_name, setting_value
 from fetchsgd.report.styles import Style, series_styles
-from fetchsgd.report.tasks import Task
-from fetchsgd.report.traffic import KINDS, PAPER, WIRE
+from fetchsgd.report.table import table_html
+from fetchsgd.report.traffic import COUNTED, KINDS, PAPER, WIRE, figure_name
 
 # The order matters: each script uses what the ones before it define.
 _SCRIPTS = (
@@ -30,7 +29,7 @@ _SCRIPTS = (
     "page.js",
 )
 
-# What the two counts are; runs of older versions know only the second.
+# What the two counts are; runs of older versions have only the second.
 _PAPER_COUNT = (
     "<b>as the paper counts</b>: 4 bytes for each number in a message that is not zero, "
     "and positions are free."
@@ -90,7 +89,7 @@ def _counts(runs: Sequence[Run]) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> str:
-    """Where the numbers come from, as far as runs that have ended say so."""
+    """Where the numbers come from, according to the runs that have ended."""
     packages = sorted({name for run in runs for name in run.versions})
     facts = {
         "Hardware": _distinct(run.hardware for run in runs),
@@ -100,7 +99,7 @@ def _facts(runs: Sequence[Run]) -> str:
         ),
     }
     return "".join(
-        f"<dt>{name}</dt><dd>{escape(value or text.NOTHING)}</dd>" for name, value in facts.items()
+        f"<dt>{name}</dt><dd>{escape(value or UNKNOWN)}</dd>" for name, value in facts.items()
     )
 
 
@@ -114,24 +113,24 @@ def _section(index: int, task: Task, styles: Mapping[Series, Style], stem: str |
         name=escape(task.name),
         metric=escape(task.metric),
         better="higher" if task.higher_is_better else "lower",
-        runs=text.count(len(task.runs), "run"),
+        runs=plural(len(task.runs), "run"),
         count_switch=_count_switch(task),
         scatters="\n".join(_scatter(kind, task, stem) for kind in KINDS),
         notes=_frontiers_note(task, stem) + _undrawn(task) + _paper_only(task),
         curve_links=_links(stem, "curves"),
-        diagnostics=diagnostics_html(task, _links(stem, "diagnostics")),
+        diagnostics=_diagnostics(task, _links(stem, "diagnostics")),
         table=table_html(task, styles),
-        settings=settings_html(task, styles),
+        settings=_settings(task, styles),
     )
 
 
 def _count_switch(task: Task) -> str:
-    """Nothing to choose from where all runs were counted only as in the paper."""
+    """Empty if all runs were counted only as in the paper: there is no choice."""
     if WIRE not in task.counts:
         return ""
     buttons = "".join(
         f'<button type="button" data-value="{count}" aria-pressed="{_truth(count == task.count)}">'
-        f"{text.COUNTED[count].capitalize()}</button>"
+        f"{COUNTED[count].capitalize()}</button>"
         for count in task.counts
     )
     return (
@@ -146,7 +145,7 @@ def _truth(value: bool) -> str:
 
 def _scatter(kind: str, task: Task, stem: str | None) -> str:
     links = "".join(
-        _links(stem, text.figure_name(kind, count), count, hidden=count != task.count)
+        _links(stem, figure_name(kind, count), count, hidden=count != task.count)
         for count in task.counts
     )
     return (
@@ -156,7 +155,7 @@ def _scatter(kind: str, task: Task, stem: str | None) -> str:
 
 
 def _links(stem: str | None, figure: str, count: str = "", hidden: bool = False) -> str:
-    """Links to a figure's files; with a count they are shown only while it is chosen."""
+    """Links to a figure's files; with a count, they are shown only while that is chosen."""
     if stem is None:
         return ""
     links = (
@@ -168,20 +167,20 @@ def _links(stem: str | None, figure: str, count: str = "", hidden: bool = False)
 
 
 def _frontiers_note(task: Task, stem: str | None) -> str:
-    if stem is None or not task.has_both_sorts:
+    if stem is None or not task.compares_low_bit:
         return ""
     links = _links(stem, "frontiers")
     return f'<p class="note">Only the frontiers, on the wire, in one figure:{links}</p>'
 
 
 def _undrawn(task: Task) -> str:
-    """Says which runs are no points in the figures, so that none goes missing unnoticed."""
+    """Says which runs are not points in the figures, so that none is missed."""
     absent = [run for run in task.runs if not all(run.can_be_drawn(kind, PAPER) for kind in KINDS)]
     if not absent:
         return ""
     names = ", ".join(f"{escape(run.name)} ({_state(run)})" for run in absent)
     verb = "is" if len(absent) == 1 else "are"
-    listed = text.count(len(absent), "run")
+    listed = plural(len(absent), "run")
     return (
         f'<p class="note">{listed} without a final value or compression {verb} in the curves and '
         f"the table only, and in no mean: {names}.</p>"
@@ -189,7 +188,7 @@ def _undrawn(task: Task) -> str:
 
 
 def _state(run: Run) -> str:
-    return f"{run.status} after {text.count(run.rounds, 'round')}"
+    return f"{run.status} after {plural(run.rounds, 'round')}"
 
 
 def _paper_only(task: Task) -> str:
@@ -201,6 +200,56 @@ def _paper_only(task: Task) -> str:
     names = ", ".join(escape(run.name) for run in old)
     verb = "was" if len(old) == 1 else "were"
     return (
-        f'<p class="note">{text.count(len(old), "run")} of an older version {verb} not counted on '
+        f'<p class="note">{plural(len(old), "run")} of an older version {verb} not counted on '
         f"the wire, and can be seen only as the paper counts: {names}.</p>"
     )
+
+
+def _diagnostics(task: Task, links: str) -> str:
+    """One figure for each quantity that was measured; nothing if no run was diagnosed."""
+    quantities = measured_in(task.runs)
+    if not quantities:
+        return ""
+    figures = "\n".join(
+        f"<figure><figcaption><h4>{escape(quantity.title)}</h4></figcaption>"
+        f'<div class="chart" data-chart="{name}"></div></figure>'
+        for name, quantity in quantities.items()
+    )
+    meanings = "".join(
+        f"<dt>{escape(quantity.title)}</dt><dd>{escape(quantity.meaning)}</dd>"
+        for quantity in quantities.values()
+    )
+    return (
+        f'<div class="diagnostics"><div class="caption"><h3>Diagnostics</h3>{links}</div>'
+        f"<details><summary>What was measured</summary><dl>{meanings}</dl></details>"
+        f'<div class="scatters">\n{figures}\n</div></div>'
+    )
+
+
+def _settings(task: Task, styles: Mapping[Series, Style]) -> str:
+    """What the table and the tooltips need not repeat: settings that runs share.
+
+    First those that are the same in all runs, and then those in all runs of each method.
+    """
+    everywhere = _shared(task.runs)
+    names = {series.method: style.method for series, style in styles.items()}
+    rows = {"All runs": everywhere} if len({run.method for run in task.runs}) > 1 else {}
+    for method in dict.fromkeys(run.method for run in task.runs):
+        own = _shared([run for run in task.runs if run.method == method])
+        rows[names[method]] = {key: own[key] for key in own if not rows or key not in everywhere}
+    entries = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(', '.join(shown.values()))}</dd>"
+        for name, shown in rows.items()
+        if shown
+    )
+    return f"<details><summary>Settings that do not differ</summary><dl>{entries}</dl></details>"
+
+
+def _shared(runs: Sequence[Run]) -> dict[str, str]:
+    """The settings that all of these runs share, as they are shown."""
+    differing = set(differing_settings(runs))
+    return {
+        key: f"{setting_name(key)}={setting_value(value)}"
+        for key, value in runs[0].settings.items()
+        if key not in differing and value not in ("", [])
+    }

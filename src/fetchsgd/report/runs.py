@@ -1,47 +1,52 @@
-"""Runs: what a run folder or a line of a results file holds, as one value.
+"""Runs: what a run is, and how runs are found in run folders and in results files.
 
-A run folder has `config.toml` and `metrics.jsonl`, and `result.json` once the run has ended. Bytes
-and seconds in the metrics count from the beginning of the run.
+A run folder is what a run leaves (`fetchsgd.runs.files`). A results file is made to be published:
+it has one line per run that has ended, which is the JSON object of its `result.json` with the lines
+of its `metrics.jsonl` in the field `metrics`. A report on it is the same as one on the run folders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.report.errors import ReportError
-from fetchsgd.report.files import Fields, read_config, read_metrics, read_result
-from fetchsgd.report.series import Series, series_of, with_number_settings
-from fetchsgd.report.traffic import Traffic, final_traffic, traffic_so_far
+from fetchsgd.errors import UserError
+from fetchsgd.formatting import plural
+from fetchsgd.report.settings import Series, compared_settings, series_of
+from fetchsgd.report.traffic import NOTHING_SENT, Traffic, final_traffic, traffic_so_far
+from fetchsgd.runs.files import (
+    CONFIG,
+    METRICS,
+    Fields,
+    read_about,
+    read_config,
+    read_json_lines,
+    read_metrics,
+    read_result,
+    run_folders,
+    to_json,
+    write_atomically,
+)
 
 FINISHED, DIVERGED, UNFINISHED = STATUSES = ("finished", "diverged", "unfinished")
 
-# The metrics that a line of metrics.jsonl may hold, and whether more is better.
-METRICS = {"accuracy": True, "perplexity": False}
-
-# Settings that say which run it is, or where and how it was watched: not what was learned.
-_NOT_TELLING = {
-    *("task.name", "method.name", "train.seed"),
-    *("train.device", "train.eval_every", "train.checkpoint_every"),
-    *("train.diagnose", "train.diagnose_every", "train.diagnose_window"),
-}
+# The metrics of runs whose folder is too old to say what it measures, and whether higher is better.
+_OLDER_METRICS = {"accuracy": True, "perplexity": False}
 
 _DIAGNOSED = "diagnose_"  # what the names of diagnostics begin with in metrics.jsonl
-
-_NOTHING_SENT = Fields("a run without metrics", {"upload_bytes": 0, "download_bytes": 0})
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of metrics.jsonl. `metric` is None on lines without an evaluation."""
+    """One line of metrics.jsonl; bytes count from the beginning of the run."""
 
     round: int
     epoch: float
     bytes_sent: Mapping[str, int]  # by clients and server together, keyed as Run.traffic
     train_loss: float | None
-    metric: float | None
+    metric: float | None  # None on lines without an evaluation
     diagnostics: Mapping[str, float] = field(default_factory=dict)  # what was measured, by name
 
 
@@ -54,7 +59,7 @@ class Run:
     status: str  # one of STATUSES
     task: str
     method: str
-    metric: str | None  # None before the first evaluation
+    metric: str | None  # None in folders of older versions before the first evaluation
     higher_is_better: bool
     value: float | None
     seed: int | None
@@ -75,7 +80,7 @@ class Run:
         return series_of(self.method, self.settings)
 
     def compression(self, kind: str, count: str) -> float | None:
-        """None if it diverged: what stops early sends less, and that is no compression."""
+        """None if it diverged: a run that stops early sends less, but that is no compression."""
         if self.status == DIVERGED:
             return None
         return self.traffic[count].compression[kind] if count in self.traffic else None
@@ -86,20 +91,109 @@ class Run:
         return self.status == FINISHED and known
 
 
+@dataclass(frozen=True)
+class ResultsSummary:
+    """What was written, and which runs were not."""
+
+    path: Path
+    written: int
+    left_out: tuple[str, ...]
+
+    def __str__(self) -> str:
+        wrote = f"{plural(self.written, 'result')}: {self.path}"
+        if not self.left_out:
+            return wrote
+        verb = "has" if len(self.left_out) == 1 else "have"
+        return f"{wrote}; without {', '.join(self.left_out)}, which {verb} not ended"
+
+
+def find_runs(sources: Iterable[Path]) -> list[Run]:
+    """Every run in or below the folders, and in the `.jsonl` files; each run once.
+
+    A line of a file is the same run as another line or a folder if name, task, method, settings
+    and seed are the same. Two folders are two runs, whatever their names.
+    """
+    paths = list(sources)
+    files = [path for path in paths if path.suffix == ".jsonl" and not path.is_dir()]
+    trained = [load_run(folder) for folder in _folders(path for path in paths if path not in files)]
+    published = [run for file in files for run in read_results(file)]
+    if not trained and not published:
+        names = ", ".join(map(str, paths)) or "no folder given"
+        raise UserError(f"{names}: no run folder found; a run folder holds {CONFIG} and {METRICS}")
+    return _each_once(trained, published)
+
+
 def load_run(folder: Path) -> Run:
     """Read one run folder."""
-    lines = read_metrics(folder / "metrics.jsonl")
-    result = read_result(folder / "result.json")
-    if result is None:
-        return _unfinished(folder, read_config(folder / "config.toml"), lines)
-    return ended_run(str(folder), result, lines)
+    lines, result = read_metrics(folder), read_result(folder)
+    return _unfinished(folder, lines) if result is None else _ended(str(folder), result, lines)
 
 
-def ended_run(source: str, result: Fields, lines: list[Fields]) -> Run:
-    """A run of what its result.json and its metrics.jsonl hold, wherever they were read."""
+def read_results(path: Path) -> list[Run]:
+    """The runs of a results file."""
+    runs = [_published(line) for line in read_json_lines(path)]
+    if not runs:
+        raise UserError(f"{path}: holds no run; a results file has one line per run")
+    return runs
+
+
+def write_results(runs: Iterable[Run], path: Path) -> ResultsSummary:
+    """Write the runs that have ended, by name; the same runs give the same bytes."""
+    every = list(runs)
+    lines = sorted((run.name, to_json(run.record)) for run in every if run.record is not None)
+    if not lines:
+        raise UserError(f"{path}: not written, since no run has ended")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error})") from error
+    write_atomically(path, "".join(line + "\n" for _, line in lines).encode())
+    left_out = sorted(run.name for run in every if run.record is None)
+    return ResultsSummary(path, len(lines), tuple(left_out))
+
+
+def _folders(roots: Iterable[Path]) -> Iterable[Path]:
+    found: dict[Path, Path] = {}
+    for root in roots:
+        if not root.is_dir():
+            raise UserError(f"{root}: no such folder, and not a .jsonl file of results")
+        for folder in run_folders(root):
+            found.setdefault(folder.resolve(), folder)
+    return found.values()
+
+
+def _each_once(trained: Sequence[Run], published: Sequence[Run]) -> list[Run]:
+    runs = list(trained)
+    for line in published:
+        same = [run for run in runs if _identity(run) == _identity(line)]
+        # A run that is being trained again has less to say than its published result.
+        runs = [run for run in runs if run not in same or run.status != UNFINISHED]
+        ended = [run for run in same if run.status != UNFINISHED]
+        if not ended:
+            runs.append(line)
+        elif not any(replace(run, source=line.source) == line for run in ended):
+            raise UserError(
+                f"{line.source} and {ended[0].source}: the run {line.name!r} has the same settings "
+                "and seed in both but not the same results; give one of them"
+            )
+    return runs
+
+
+def _identity(run: Run) -> tuple[object, ...]:
+    return run.name, run.task, run.method, run.seed, run.settings
+
+
+def _published(line: Fields) -> Run:
+    entries = line.items("metrics")
+    metrics = [Fields(f"{line.where}, metrics {n}", entry) for n, entry in enumerate(entries, 1)]
+    return _ended(line.where, line, metrics)
+
+
+def _ended(source: str, result: Fields, lines: list[Fields]) -> Run:
+    """A run from its result and its metrics, wherever they were read."""
     status, metric, value = result.text("status"), result.text("metric"), _value(result)
     if status not in (FINISHED, DIVERGED):
-        raise ReportError(
+        raise UserError(
             f"{result.where}: the field 'status' must be 'finished' or 'diverged', got {status!r}"
         )
     return Run(
@@ -116,7 +210,7 @@ def ended_run(source: str, result: Fields, lines: list[Fields]) -> Run:
         epochs=result.number("epochs"),
         seconds=result.number("seconds"),
         traffic=final_traffic(result),
-        settings=_settings(result.table("config")),
+        settings=compared_settings(result.table("config")),
         curve=tuple(_measurement(line, metric) for line in lines),
         hardware=result.text("hardware"),
         commit=result.text("commit"),
@@ -125,10 +219,10 @@ def ended_run(source: str, result: Fields, lines: list[Fields]) -> Run:
     )
 
 
-def _unfinished(folder: Path, config: Fields, lines: list[Fields]) -> Run:
-    task = Fields(f"{config.where}, table 'task'", config.table("task"))
+def _unfinished(folder: Path, lines: list[Fields]) -> Run:
+    config = read_config(folder)
     method = Fields(f"{config.where}, table 'method'", config.table("method"))
-    metric = next((m for m in METRICS if any(m in line.values for line in lines)), None)
+    task, metric, higher_is_better = _task_and_metric(folder, config, lines)
     curve = tuple(_measurement(line, metric) for line in lines)
     measured = [point.metric for point in curve if point.metric is not None]
     last = lines[-1] if lines else None
@@ -137,25 +231,39 @@ def _unfinished(folder: Path, config: Fields, lines: list[Fields]) -> Run:
         source=str(folder),
         name=folder.name,
         status=UNFINISHED,
-        task=task.text("name"),
+        task=task,
         method=method.text("name"),
         metric=metric,
-        higher_is_better=METRICS.get(metric or "accuracy", True),
+        higher_is_better=higher_is_better,
         value=measured[-1] if measured else None,
         seed=seed if isinstance(seed, int) else None,
         rounds=last.whole("round") if last else 0,
         epochs=last.number("epoch") if last else 0.0,
         seconds=last.number("seconds") if last else 0.0,
-        traffic=traffic_so_far(last or _NOTHING_SENT),
-        settings=_settings(config.values),
+        traffic=traffic_so_far(last) if last else NOTHING_SENT,
+        settings=compared_settings(config.values),
         curve=curve,
     )
+
+
+def _task_and_metric(
+    folder: Path, config: Fields, lines: list[Fields]
+) -> tuple[str, str | None, bool]:
+    """The task, its metric, and whether higher is better: as the folder says, if it does."""
+    about = read_about(folder)
+    if about is not None:
+        return about.text("task"), about.text("metric"), about.flag("higher_is_better")
+    task = Fields(f"{config.where}, table 'task'", config.table("task")).text("name")
+    for metric, higher_is_better in _OLDER_METRICS.items():
+        if any(metric in line.values for line in lines):
+            return task, metric, higher_is_better
+    return task, None, True
 
 
 def _value(result: Fields) -> float | None:
     value = result.number_or_null("value")
     if result.text("metric") == "accuracy" and value is not None and not 0 <= value <= 1:
-        raise ReportError(
+        raise UserError(
             f"{result.where}: the field 'value' is an accuracy and must lie in [0, 1], got {value}"
         )
     return value
@@ -176,16 +284,3 @@ def _diagnostics(line: Fields) -> dict[str, float]:
     names = [name for name in line.values if name.startswith(_DIAGNOSED)]
     found = {name.removeprefix(_DIAGNOSED): line.number_or_null(name) for name in names}
     return {name: number for name, number in found.items() if number is not None}
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    telling = {key: value for key, value in _flat(config) if key not in _NOT_TELLING}
-    return with_number_settings(telling)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

@@ -1,8 +1,8 @@
 """How each series looks, on the page and in the figures.
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart.
-Shapes and dashes say the same once more, for print in black and white. A method's low-bit series
-has its hue in another lightness, its shape hollow, and a dash of its own.
+Markers and dashes differ as well, for print in black and white. A method's low-bit series
+has its hue in another lightness, a hollow marker, and its own dash.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fetchsgd.report.series import Series
+from fetchsgd.report.settings import Series
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """The name of a series and of its method, its looks and its marker."""
+    """The name of a series and of its method, its look and its marker."""
 
     label: str
     method: str

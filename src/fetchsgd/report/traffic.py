@@ -1,8 +1,8 @@
 """Traffic: what a run sent, and how much less that is than uncompressed SGD sends.
 
-Bytes are counted twice. On the wire is what is really sent: numbers in their bits, positions,
+Bytes are counted in two ways. On the wire is what is really sent: numbers in their bits, positions,
 scales and headers, after entropy coding. The paper counts 4 bytes for every number that is not
-zero, and positions are free.
+zero, and nothing for positions.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fetchsgd.report.errors import ReportError
-from fetchsgd.report.files import Fields
+from fetchsgd.errors import UserError
+from fetchsgd.runs.files import Fields
 
 KINDS = ("upload", "download", "overall")
 WIRE, PAPER = COUNTS = ("wire", "paper")
+COUNTED = {WIRE: "on the wire", PAPER: "as the paper counts"}
 
 _PREFIX = {WIRE: "wire_", PAPER: ""}  # of the fields of a count in result.json and metrics.jsonl
 
@@ -30,6 +31,9 @@ class Traffic:
     @property
     def bytes_sent(self) -> int:
         return self.upload_bytes + self.download_bytes
+
+
+NOTHING_SENT = {PAPER: Traffic(0, 0, dict.fromkeys(KINDS))}
 
 
 def final_traffic(result: Fields) -> dict[str, Traffic]:
@@ -50,11 +54,16 @@ def traffic_so_far(line: Fields) -> dict[str, Traffic]:
         count: Traffic(
             line.whole(f"{_PREFIX[count]}upload_bytes"),
             line.whole(f"{_PREFIX[count]}download_bytes"),
-            # Against which number of rounds is known only at the end.
+            # Compression is relative to a number of rounds that is known only at the end.
             dict.fromkeys(KINDS),
         )
         for count in _counts_in(line)
     }
+
+
+def figure_name(kind: str, count: str) -> str:
+    """What the names of a figure's files end in; figures on the wire are the main ones."""
+    return kind if count == WIRE else f"{kind}-paper"
 
 
 def _counts_in(fields: Fields) -> list[str]:
@@ -66,5 +75,5 @@ def _counts_in(fields: Fields) -> list[str]:
 def _compression(result: Fields, name: str) -> float | None:
     value = result.number_or_null(name)
     if value is not None and value <= 0:
-        raise ReportError(f"{result.where}: the field '{name}' must be positive, got {value}")
+        raise UserError(f"{result.where}: the field '{name}' must be positive, got {value}")
     return value

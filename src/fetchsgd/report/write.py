@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fetchsgd.report import text
-from fetchsgd.report.errors import ReportError
-from fetchsgd.report.find import find_runs
+from fetchsgd.errors import UserError
+from fetchsgd.formatting import plural
+from fetchsgd.report.groups import Task, group_by_task
 from fetchsgd.report.page import render_page
-from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run
-from fetchsgd.report.tasks import Task, group_by_task
+from fetchsgd.report.runs import DIVERGED, FINISHED, UNFINISHED, Run, find_runs
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,8 @@ class ReportSummary:
 
     def __str__(self) -> str:
         counts = f"{self.finished} finished, {self.diverged} diverged, {self.unfinished} unfinished"
-        beside = (
-            f", and {text.count(len(self.figures), 'figure')} beside it" if self.figures else ""
-        )
-        return f"{text.count(len(self.runs), 'run')} ({counts}): {self.page}{beside}"
+        beside = f", and {plural(len(self.figures), 'figure')} beside it" if self.figures else ""
+        return f"{plural(len(self.runs), 'run')} ({counts}): {self.page}{beside}"
 
 
 def write_report(sources: Iterable[Path], out: Path, figures: bool = True) -> ReportSummary:
@@ -53,7 +50,7 @@ def write_report(sources: Iterable[Path], out: Path, figures: bool = True) -> Re
         out.write_text(render_page(tasks, stems if figures else {}), encoding="utf-8")
         written = _write_figures(tasks, stems, out.parent) if figures else []
     except OSError as error:
-        raise ReportError(f"{out}: cannot be written ({error})") from error
+        raise UserError(f"{out}: cannot be written ({error})") from error
     statuses = [run.status for run in runs]
     return ReportSummary(
         page=out,
@@ -70,7 +67,7 @@ def _require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ReportError(
+        raise UserError(
             "matplotlib is not installed: install it, or write the report without figures"
         ) from error
 
@@ -82,7 +79,7 @@ def _write_figures(tasks: list[Task], stems: dict[str, str], folder: Path) -> li
 
 
 def _stems(tasks: list[Task], out: Path) -> list[str]:
-    """A file name for each task: its own name without what is awkward in a file name."""
+    """A file name for each task: its name without characters that are awkward in file names."""
     stems: list[str] = []
     for task in tasks:
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", task.name).strip("-.") or "task"

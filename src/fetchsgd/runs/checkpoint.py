@@ -14,12 +14,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fetchsgd.errors import UserError
+from fetchsgd.runs.files import CHECKPOINT as FILE
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.server.grids import Downloads, GridWeights
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 
-FILE = "checkpoint.safetensors"
 EARLIER = "checkpoint-earlier.safetensors"  # of a round after which all was well
 # 1: steps of a grid came from the device's own arithmetic.
 FORMAT = 2

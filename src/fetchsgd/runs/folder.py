@@ -1,43 +1,71 @@
-"""A run folder: what a run leaves behind, and what --resume goes on from.
+"""A run folder as a run writes it: started, logged to, finished, or continued with --resume.
 
-config.toml    every setting, resolved          metrics.jsonl   a line an evaluation
-result.json    when the run has ended           events.*        the same for TensorBoard
-checkpoint.safetensors
+`files` says which files it holds and reads them. TensorBoard's events.* are beside them.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.runs.files import json_line, write_atomically
+from fetchsgd.runs.files import (
+    ABOUT,
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    RESULT,
+    Fields,
+    read_metrics,
+    read_result,
+    to_json,
+    write_atomically,
+)
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 
 Line = dict[str, Any]
 
 
 class RunFolder:
-    """Opened for one run; TensorBoard events are written if tensorboard is installed."""
+    """Opened for one run; TensorBoard events are written if tensorboard is installed.
 
-    def __init__(self, path: Path, settings: Settings, resume: bool) -> None:
+    task, metric, higher_is_better: what is trained and measured, so that a run can be read before
+        it has ended. A task's own name may differ from the one in the settings, which says where
+        the task is to be found.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: Settings,
+        resume: bool,
+        metric: str | None = None,
+        higher_is_better: bool = True,
+        task: str | None = None,
+    ) -> None:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
-        if (path / "config.toml").exists():
+        if (path / CONFIG).exists():
             self._check_reuse(settings, resume)
-        write_atomically(path / "config.toml", write_toml(settings).encode())
+        write_atomically(path / CONFIG, write_toml(settings).encode())
+        if metric is not None:
+            about = {
+                "task": task or settings["task"]["name"],
+                "metric": metric,
+                "higher_is_better": higher_is_better,
+            }
+            write_atomically(path / ABOUT, f"{to_json(about)}\n".encode())
         self._events: Any = None
 
     def _check_reuse(self, settings: Settings, resume: bool) -> None:
         if not resume:
             raise UserError(f"{self.path} already holds a run; give --resume, or another --out")
-        before = read_toml(self.path / "config.toml")
+        before = read_toml(self.path / CONFIG)
         for section, values in settings.items():
             for key, value in values.items():
                 old = before.get(section, {}).get(key)
@@ -49,64 +77,48 @@ class RunFolder:
 
     @property
     def result(self) -> Line | None:
-        path = self.path / "result.json"
-        if not path.exists():
-            return None
-        try:
-            found: Line = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} is not valid JSON: {error}") from error
-        return found
+        """What the run ended with, if it has ended."""
+        found = read_result(self.path)
+        return None if found is None else dict(found.values)
 
     @property
     def last_line(self) -> Line | None:
         """The newest metrics, if there are any."""
-        lines = _whole_lines(self.path / "metrics.jsonl")
-        found: Line | None = json.loads(lines[-1]) if lines else None
-        return found
+        lines = self._logged()
+        return dict(lines[-1].values) if lines else None
 
     def start(self, round: int) -> None:
-        """Forget what was logged after the checkpoint that the run goes on from."""
-        path = self.path / "metrics.jsonl"
-        kept = [line for line in _whole_lines(path) if json.loads(line)["round"] <= round]
-        write_atomically(path, "".join(line + "\n" for line in kept).encode())
+        """Forget what was logged after the checkpoint from which the run continues."""
+        kept = [line for line in self._logged() if line.whole("round") <= round]
+        log = "".join(f"{to_json(line.values)}\n" for line in kept)
+        write_atomically(self.path / METRICS, log.encode())
         if round == 0:
-            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(self.path), purge_step=round or None)
 
+    def _logged(self) -> list[Fields]:
+        return read_metrics(self.path) if (self.path / METRICS).exists() else []
+
     def log(self, line: Line) -> None:
-        """NaN and infinity become null: the file stays valid JSON."""
-        clean = {key: value if _is_finite(value) else None for key, value in line.items()}
+        """Add a line to the metrics, and its numbers to TensorBoard."""
         try:
-            with (self.path / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(clean) + "\n")
+            with (self.path / METRICS).open("a") as file:
+                file.write(to_json(line) + "\n")
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
         if self._events is not None:
-            for key, value in clean.items():
-                if key != "round" and isinstance(value, int | float):
+            for key, value in line.items():
+                if key != "round" and isinstance(value, int | float) and math.isfinite(value):
                     self._events.add_scalar(key, value, line["round"])
 
     def finish(self, result: Line) -> None:
-        write_atomically(self.path / "result.json", (json_line(result, 1) + "\n").encode())
+        write_atomically(self.path / RESULT, f"{to_json(result, indent=1)}\n".encode())
         self.close()
 
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
             self._events = None
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """All lines but a last one that a crash has cut off."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    return text[: text.rfind("\n") + 1].splitlines()
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)

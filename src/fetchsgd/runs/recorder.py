@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from fetchsgd.errors import DivergedError
 from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tensors
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.server.rounds import Merged, Training
@@ -88,6 +90,22 @@ class Beside(Protocol):
         ...
 
     def restore(self, tensors: Tensors) -> None: ...
+
+
+def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
+    """The folder of a run, with what its task measures."""
+    task = config.task
+    return RunFolder(path, config.settings, resume, task.metric, task.higher_is_better, task.name)
+
+
+def unless_diverged(result: Line, folder: Path) -> Line:
+    """The result of a run that has ended, unless that was no good end."""
+    if result.get("status") == "diverged":
+        raise DivergedError(
+            f"{folder} holds a run that diverged at round {result.get('rounds')}; "
+            "train with other settings in another folder"
+        )
+    return result
 
 
 class Recorder:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import as_images
 from fetchsgd.diagnose import Diagnosed, diagnosed
-from fetchsgd.errors import DivergedError
 from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import load_checkpoint
-from fetchsgd.runs.folder import RunFolder
-from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, Watch
+from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, Watch, open_folder, unless_diverged
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
@@ -74,14 +72,9 @@ class Run:
         self, out: Path, resume: bool = False, watch: Watch | None = None
     ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
-        folder = RunFolder(out, self.config.settings, resume)
+        folder = open_folder(out, self.config, resume)
         if resume and (done := folder.result) is not None:
-            if done.get("status") == "diverged":
-                raise DivergedError(
-                    f"{out} holds a run that diverged at round {done.get('rounds')}; "
-                    "train with other settings in another folder"
-                )
-            return done
+            return unless_diverged(done, out)
         setup, training = self.setup, self.start()
         found = None
         if resume:

@@ -1,7 +1,11 @@
 "use strict";
-// From numbers to pixels: scales, ticks, and the words for numbers on axes.
+// From numbers to pixels: scales, ticks, and the labels of numbers on axes.
 
-const plain = (number) => Number(number.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
+function plain(number) {
+  const rounded = Number(number.toPrecision(6));
+  if (rounded !== 0 && Math.abs(rounded) < 1e-5) return rounded.toExponential();
+  return rounded.toLocaleString("en", { maximumSignificantDigits: 6 });
+}
 
 const words = {
   times: (number) => `${plain(number)}×`,

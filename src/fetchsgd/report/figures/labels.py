@@ -1,4 +1,4 @@
-"""Numbers beside the ends of frontiers, each where it hides least, or nowhere if it must hide."""
+"""Numbers beside the ends of frontiers, each where it covers nothing, or left out."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from matplotlib.axes import Axes
 
 _SIZE = 7.5  # of the letters, in points
-_ROOM = 3.5  # between a marker and what stands beside it
+_ROOM = 3.5  # between a marker and the text beside it
 
 Place = tuple[float, float]  # in points, from the lower left corner of the axes
 
 
 class _Spot(NamedTuple):
-    """Where a text stands beside its point."""
+    """Where a text is, relative to its point."""
 
     dx: float
     dy: float
-    side: str  # matplotlib's ha: where the point is as seen from the text
+    side: str  # matplotlib's ha: the side of the text on which the point is
 
 
 _SPOTS = (
@@ -114,4 +114,4 @@ def _write(axes: Axes, point: tuple[float, float], spot: _Spot, words: str, colo
         color=colour,
         zorder=5,
     )
-    text.set_in_layout(False)  # the place of the axes is settled
+    text.set_in_layout(False)  # the axes already have their place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fetchsgd.report.pareto import frontier
+from fetchsgd.report.groups import frontier
 
 # Few values, so that ties are common.
 points = st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.5, 10.0, 80.0]), st.integers(0, 6)))

@@ -1,14 +1,14 @@
-"""Which runs are one point, which points are one series, and which of them are in front."""
+"""Which runs are one point, which points are one series, and which are on the frontier."""
 
 from __future__ import annotations
 
 import pytest
 
 from fetchsgd.report import find_runs
-from fetchsgd.report.details import group_details, group_name, group_status
-from fetchsgd.report.series import Series
+from fetchsgd.report.groups import distinguishing_settings, group_by_task
+from fetchsgd.report.page_data import group_details, group_name, group_status
+from fetchsgd.report.settings import Series
 from fetchsgd.report.styles import series_styles
-from fetchsgd.report.tasks import group_by_task, telling_settings
 from fetchsgd.report.traffic import COUNTS, KINDS
 
 PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
@@ -60,7 +60,7 @@ def test_a_run_of_an_older_version_is_a_seed_of_the_same_settings(make_run, tmp_
     assert group.point("overall", "paper").value == pytest.approx(0.85)
 
 
-def test_a_seed_that_diverged_is_told_and_not_averaged(make_run, tmp_path):
+def test_a_seed_that_diverged_is_named_and_not_averaged(make_run, tmp_path):
     make_run("a", seed=0, value=0.9)
     make_run("b", seed=1, value=0.8)
     make_run("c", seed=2, value=0.1, status="diverged")
@@ -76,7 +76,7 @@ def test_a_seed_that_diverged_is_told_and_not_averaged(make_run, tmp_path):
     assert details["diverged, not in the mean"] == "seed 2"
 
 
-def test_seeds_that_all_diverged_are_no_point(make_run, tmp_path):
+def test_seeds_that_all_diverged_are_not_a_point(make_run, tmp_path):
     for seed in (0, 1):
         make_run(f"s{seed}", seed=seed, value=None, compression=None, status="diverged")
     task = only_task(tmp_path)
@@ -96,25 +96,25 @@ def test_details_name_bits_and_grid_and_both_counts(make_run, tmp_path):
     assert "download.step" not in found["b"]
 
 
-def test_details_tell_runs_apart_and_leave_out_what_is_the_same(make_run, tmp_path):
+def test_details_show_what_distinguishes_runs_and_leave_out_what_is_the_same(make_run, tmp_path):
     for k in (5, 50):
         for step in (0.25, 0.5):
             options = {"k": k, "rows": 1, "momentum": 0.9}
             make_run(f"{k}-{step}", options=options, numbers={"grid": "steps", "step": step})
     make_run("other", method="uncompressed", options={"nesterov": True}, epochs=12.0)
     task = only_task(tmp_path)
-    telling = telling_settings(task.runs, "fetchsgd")
+    shown = distinguishing_settings(task.runs, "fetchsgd")
     own = [group for group in task.groups if group.series == LOW_BIT]
-    found = [dict(group_details(group, task, telling)) for group in own]
+    found = [dict(group_details(group, task, shown)) for group in own]
     assert {(one["k"], one["download.step"]) for one in found} == {
         *(("5", "0.25"), ("5", "0.5"), ("50", "0.25"), ("50", "0.5"))
     }
     assert not any({"momentum", "local.batch_size"} & set(one) for one in found)
-    assert telling_settings(task.runs, "uncompressed") >= {"train.epochs", "download.grid"}
-    assert "method.nesterov" not in telling_settings(task.runs, "uncompressed")
+    assert distinguishing_settings(task.runs, "uncompressed") >= {"train.epochs", "download.grid"}
+    assert "method.nesterov" not in distinguishing_settings(task.runs, "uncompressed")
 
 
-def test_runs_from_before_there_were_windows_are_those_without_one(make_run, tmp_path):
+def test_runs_from_before_there_were_windows_count_as_runs_without_one(make_run, tmp_path):
     old = {"k": 5, "error_reset": "zero"}
     new = old | {"error": "vanilla", "recovery": "top_k", "window": 0, "window_form": "overlapping"}
     make_run("old", options=old, seed=0)
@@ -123,7 +123,7 @@ def test_runs_from_before_there_were_windows_are_those_without_one(make_run, tmp
     assert len(group.runs) == 2
     make_run("windowed", options=new | {"error": "window", "window": 4})
     task = only_task(tmp_path)
-    assert {"method.error", "method.k"} & telling_settings(task.runs, "fetchsgd") == {
+    assert {"method.error", "method.k"} & distinguishing_settings(task.runs, "fetchsgd") == {
         "method.error"
     }
     assert len(task.groups) == 2
@@ -154,13 +154,13 @@ def test_the_frontier_on_the_wire_is_that_of_the_numbers_on_the_wire(make_run, t
     assert names(task.frontier_of(PLAIN, "upload", "wire")) == ["a", "b"]
 
 
-def test_a_hair_more_compression_brings_nobody_in_front(make_run, tmp_path):
+def test_a_tiny_gain_in_compression_puts_no_run_on_the_frontier(make_run, tmp_path):
     make_run("good", options={"k": 1}, value=0.79, wire=(4.0378, 4.0378))
     make_run("bad", options={"k": 2}, value=0.56, wire=(4.0379, 4.0379))
     assert names(only_task(tmp_path).frontier_of(PLAIN, "upload", "wire")) == ["good"]
 
 
-def test_the_mean_of_the_seeds_decides_what_is_in_front(make_run, tmp_path):
+def test_the_mean_of_the_seeds_decides_what_is_on_the_frontier(make_run, tmp_path):
     make_run("lucky", options={"k": 1}, seed=0, value=0.95, wire=(5.0, 5.0))
     make_run("luckless", options={"k": 1}, seed=1, value=0.75, wire=(5.0, 5.0))
     make_run("steady", options={"k": 2}, value=0.90, wire=(9.0, 9.0))
@@ -195,24 +195,24 @@ def test_the_wire_comes_first_where_every_finished_run_has_it(
         ([{}, {"numbers": {"bits": 4}, "status": "diverged", "value": None}], False),
     ],
 )
-def test_frontiers_are_compared_where_both_sorts_are_on_the_wire(
+def test_frontiers_are_compared_if_both_plain_and_low_bit_runs_are_on_the_wire(
     make_run, tmp_path, runs, expected
 ):
     for index, options in enumerate(runs):
         make_run(f"r{index}", **options)
-    assert only_task(tmp_path).has_both_sorts == expected
+    assert only_task(tmp_path).compares_low_bit == expected
 
 
-def test_diverged_and_unfinished_runs_are_never_in_front(study):
+def test_diverged_and_unfinished_runs_are_never_on_the_frontier(study):
     for task in group_by_task(find_runs([study])):
         for kind in KINDS:
-            front = [task.groups[index] for index in task.in_front(kind, "wire")]
+            front = [task.groups[index] for index in task.on_frontier(kind, "wire")]
             assert {group.series for group in front} == set(task.series)
             averaged = [run for group in front for run in group.drawn(kind, "wire")]
             assert {run.status for run in averaged} == {"finished"}
 
 
-def test_a_diverged_run_with_the_best_numbers_is_not_in_front(make_run, tmp_path):
+def test_a_diverged_run_with_the_best_numbers_is_not_on_the_frontier(make_run, tmp_path):
     make_run("good", options={"k": 1}, value=0.8, wire=(2.0, 2.0))
     make_run("bad", options={"k": 2}, value=0.9, wire=(9.0, 9.0), status="diverged")
     assert names(only_task(tmp_path).frontier_of(PLAIN, "overall", "wire")) == ["good"]

@@ -1,4 +1,7 @@
-"""What the figures for print share: axes, legends, and the looks of a series."""
+"""What the figures for print share: axes, legends, the looks of a series, and notes.
+
+A figure has a note about itself because it may appear alone, in a paper.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from fetchsgd.report import text
+from fetchsgd.formatting import plural
+from fetchsgd.report.groups import Group, Task
+from fetchsgd.report.runs import DIVERGED
 from fetchsgd.report.styles import MATPLOTLIB_MARKERS, Style
-from fetchsgd.report.tasks import Task
 
 _GRID = "#d9dde1"
 _SOFT = "#5d656d"
@@ -33,33 +37,33 @@ def quality_axis(axes: Axes, task: Task) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel(literal(text.axis_title(task.metric, task.higher_is_better)))
+    axes.set_ylabel(literal(task.axis_title))
 
 
-def log_axis(axes: Axes, words: Callable[[float], str], inches: float) -> None:
-    """As many round ticks as have room for their words on an axis that is `inches` long."""
+def log_axis(axes: Axes, label: Callable[[float], str], inches: float) -> None:
+    """As many round ticks as fit with their labels on an axis that is `inches` long."""
     axes.set_xscale("log")
     axes.margins(x=0.08)
     low, high = axes.get_xlim()
     decade = inches / math.log10(high / low)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-    longest = max(len(words(10.0**power)) for power in powers)
+    longest = max(len(label(10.0**power)) for power in powers)
     gap = max(0.36, 0.06 + 0.075 * longest)  # inches
     subs = next((ticks for ticks, part in _TICKS if part * decade >= gap), (1.0,))
     axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12 if len(subs) > 1 else 8))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def finish(figure: Figure, axes: Axes, task: Task, note: str) -> None:
-    """Title and legend; the legend's entries are those of `axes`, and above them is the note."""
+    """Title and legend; the legend's entries are those of `axes`, with the note above them."""
     axes.set_title(literal(task.name), loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
     columns = _columns(labels, figure.get_figwidth())
     rows = -(-len(labels) // columns)
-    # Two rows are in the figure's height; more of them shall not make the axes flatter.
+    # The figure's height has room for two rows; more of them must not flatten the axes.
     figure.set_figheight(figure.get_figheight() + 0.19 * max(0, rows - 2))
     legend = figure.legend(
         handles,
@@ -82,7 +86,7 @@ def grid(axes: Axes) -> None:
 
 
 def marker(style: Style, size: float) -> dict[str, Any]:
-    """How matplotlib shall draw a marker of this series; a hollow one is all edge."""
+    """How matplotlib draws a marker of this series; a hollow one has only an edge."""
     return {
         "marker": MATPLOTLIB_MARKERS[style.marker],
         "markersize": size - 0.5 if style.hollow else size,
@@ -98,8 +102,58 @@ def linestyle(style: Style) -> str | tuple[int, tuple[float, ...]]:
 
 
 def literal(words: str) -> str:
-    """Names are not formulas, even with a dollar in them."""
+    """A name is not a formula, even with a dollar in it."""
     return words.replace("$", r"\$")
+
+
+def scatter_note(task: Task, kind: str, count: str) -> str:
+    """For a figure in which every group is a point."""
+    front = task.on_frontier(kind, count)
+    drawn = {index for index, group in enumerate(task.groups) if group.point(kind, count)}
+    faint = "Faint: not on the frontier of its method." if drawn - front else ""
+    return _sentences(_seeds(task, "bars"), faint, _diverged(task, "not drawn"))
+
+
+def frontiers_note(task: Task) -> str:
+    left_out = sum(not trains(group, task) for group in task.groups)
+    far = f"{plural(left_out, 'setting')} left out: a seed is below half the best accuracy."
+    return _sentences(_seeds(task, "bars"), far if left_out else "", _diverged(task, "not drawn"))
+
+
+def trains(group: Group, task: Task) -> bool:
+    """Whether all its seeds learn something; others would squeeze the rest of the figure."""
+    points = [point for other in task.groups if (point := other.point("overall", task.count))]
+    own = group.point("overall", task.count)
+    if own is None or task.metric != "accuracy":
+        return True
+    return own.low >= max(point.value for point in points) / 2
+
+
+def curves_note(task: Task) -> str:
+    faint = "Faint: not on the frontier of overall compression."
+    behind = len(task.on_frontier("overall", task.count)) < len(task.groups)
+    ended = _diverged(task, "faint, ends early")
+    return _sentences(_seeds(task, "shades"), faint if behind else "", ended)
+
+
+def _seeds(task: Task, drawn_as: str) -> str:
+    """How many runs a point is the mean of."""
+    averaged = [len(group.drawn("overall", task.count)) for group in task.groups]
+    known = [number for number in averaged if number]
+    if not known or max(known) == 1:
+        return ""
+    least, most = min(known), max(known)
+    numbers = str(most) if least == most else f"{least} to {most}"
+    return f"Means of {numbers} seeds; {drawn_as} from the worst to the best seed."
+
+
+def _diverged(task: Task, how: str) -> str:
+    number = sum(run.status == DIVERGED for run in task.runs)
+    return f"{plural(number, 'run')} diverged ({how})." if number else ""
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def _columns(labels: list[str], inches: float) -> int:

@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fetchsgd.report import text
-from fetchsgd.report.figure_axes import (
+from fetchsgd.formatting import format_ratio
+from fetchsgd.report.figures.axes import (
     finish,
+    frontiers_note,
     grid,
     linestyle,
     literal,
     log_axis,
     marker,
     quality_axis,
+    scatter_note,
     shown,
+    trains,
 )
-from fetchsgd.report.figure_labels import Frontier, label_frontiers
-from fetchsgd.report.figure_notes import frontiers_note, scatter_note, trains
-from fetchsgd.report.seeds import Group, Point
+from fetchsgd.report.figures.labels import Frontier, label_frontiers
+from fetchsgd.report.groups import Group, Point, Task
 from fetchsgd.report.styles import Style, series_styles
-from fetchsgd.report.tasks import Task
-from fetchsgd.report.traffic import KINDS, WIRE
+from fetchsgd.report.traffic import COUNTED, KINDS, WIRE
 
 
 def scatter(task: Task, kind: str, count: str) -> Figure:
@@ -43,7 +44,7 @@ def scatter(task: Task, kind: str, count: str) -> Figure:
 
 
 def frontiers(task: Task) -> Figure:
-    """Nothing but frontiers, on the wire: how far to the right fewer bits lead."""
+    """Only the frontiers, on the wire: how much further fewer bits compress."""
     figure = Figure(figsize=(9, 3.9), layout="constrained")
     panels = figure.subplots(1, len(KINDS), sharey=True)
     styles = series_styles(task.series)
@@ -58,7 +59,7 @@ def frontiers(task: Task) -> Figure:
         _compression_axis(axes, kind, WIRE, inches=2.7)
     quality_axis(panels[0], task)
     finish(figure, panels[0], task, frontiers_note(task))
-    figure.draw_without_rendering()  # only now is it known where on paper a point is
+    figure.draw_without_rendering()  # only now are the places of points on paper known
     for axes, own in zip(panels, lines, strict=True):
         label_frontiers(axes, own)
     return figure
@@ -69,17 +70,17 @@ def _places(groups: Sequence[Group], kind: str, count: str) -> list[Point]:
 
 
 def _labelled(task: Task, points: Sequence[Point], style: Style) -> list[Frontier]:
-    """Both ends of a frontier with their compression; the axis says where 1x is."""
+    """Both ends of a frontier with their compression; the axis shows where 1x is."""
     ends = {index % len(points): points[index].compression for index in (-1, 0) if points}
-    labels = {index: text.times(ratio) for index, ratio in ends.items()}
-    labels = {index: words for index, words in labels.items() if words != text.times(1)}
+    labels = {index: format_ratio(ratio) for index, ratio in ends.items()}
+    labels = {index: label for index, label in labels.items() if label != format_ratio(1)}
     places = [(point.compression, shown(point.value, task)) for point in points]
     return [Frontier(places, labels, style.look.light)] if points else []
 
 
 def _compression_axis(axes: Axes, kind: str, count: str, inches: float) -> None:
-    log_axis(axes, text.times, inches)
-    axes.set_xlabel(f"{kind.capitalize()} compression, {text.COUNTED[count]}")
+    log_axis(axes, format_ratio, inches)
+    axes.set_xlabel(f"{kind.capitalize()} compression, {COUNTED[count]}")
     grid(axes)
 
 
@@ -89,7 +90,7 @@ def _points(axes: Axes, task: Task, points: Sequence[Point], style: Style, stron
         return
     x = [point.compression for point in points]
     alpha = 1 if strong else 0.35
-    # A hollow marker below a full one leaves both to be seen where they meet.
+    # Where a hollow marker and a full one meet, both can be seen if the hollow one is below.
     level = (3 if strong else 2) + (0 if style.hollow else 0.5)
     axes.vlines(
         x,

@@ -1,0 +1,100 @@
+"""The settings of a run: those in which runs are compared, the series they make, and their names.
+
+A series is a line of a figure. A method has one with numbers as in the paper, and one with fewer
+bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Settings that say how numbers are written, with what they were before they were settings.
+NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
+# The same for how examples are split among clients, in tasks that split them.
+_SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.5}
+# And for what FetchSGD sends of its errors.
+_ERROR_SETTINGS = {"method.error": "vanilla", "method.recovery": "top_k"}
+# Settings that mean something only where another has a certain value.
+DEPENDENT = {
+    **dict.fromkeys(("download.step", "download.log"), ("download.grid", "steps")),
+    **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
+    "method.window_eps": ("method.window_form", "histogram"),
+    "method.tau": ("method.recovery", "threshold"),
+    "task.alpha": ("task.split", "dirichlet"),
+    "task.exponent": ("task.sizes", "power_law"),
+}
+# Settings that say which run it is, or where it ran and how it was observed: not what was learned.
+_NOT_COMPARED = {
+    *("task.name", "method.name", "train.seed"),
+    *("train.device", "train.eval_every", "train.checkpoint_every"),
+    *("train.diagnose", "train.diagnose_every", "train.diagnose_window"),
+}
+
+
+class Series(NamedTuple):
+    """Runs of a method whose numbers are all 32-bit floats, or some of whose numbers are not."""
+
+    method: str
+    low_bit: bool = False
+
+    @property
+    def key(self) -> str:
+        """A name for scripts and data."""
+        return f"{self.method}-low-bit" if self.low_bit else self.method
+
+
+def series_of(method: str, settings: Mapping[str, Any]) -> Series:
+    plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
+    return Series(method, low_bit=not plain)
+
+
+def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a config as flat settings in which runs may be compared.
+
+    Runs of older versions get the values that were implied then, and settings without effect are
+    dropped.
+    """
+    given = {key: value for key, value in _flat(config) if key not in _NOT_COMPARED}
+    implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
+    implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
+    full = {**given, **{key: value for key, value in implied.items() if key not in given}}
+    for key, (other, value) in DEPENDENT.items():  # in an order in which no one is dropped too late
+        if full.get(other) != value:
+            full.pop(key, None)
+    return full
+
+
+def setting_name(key: str) -> str:
+    """The options of a method go by their own name; all others keep the name of their section."""
+    return key.removeprefix("method.")
+
+
+def setting_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(setting_value, value)) + "]"
+    return str(value)
+
+
+def settings_line(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The named settings in one line: `k=500, bits=4`, in the short names of `--set`."""
+    # A step is given only where the grid is one of steps, so it implies the grid.
+    implied = "download.grid" if "download.step" in keys and "download.step" in settings else ""
+    present = [key for key in keys if key in settings and key != implied]
+    return ", ".join(f"{_short_name(key)}={setting_value(settings[key])}" for key in present)
+
+
+def _short_name(key: str) -> str:
+    return setting_name(key).removeprefix("upload.").removeprefix("download.")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
