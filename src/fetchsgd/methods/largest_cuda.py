@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.methods import largest_programs as programs
 from fetchsgd.methods.largest import FIRST_NAN, MAGNITUDE_BITS
 
@@ -35,7 +36,8 @@ def largest_mask(vectors: Float32[Tensor, "n dim"], k: int) -> Bool[Tensor, "n d
     windows = _thresholds(keys, k)
     ties = _ties_before(keys, windows)
     mask = torch.empty_like(vectors, dtype=torch.bool)
-    programs.write_mask[_grid(keys)](
+    launch(
+        programs.write_mask, _grid(keys),
         mask.view(torch.uint8), windows, ties, keys, dim, _tiles(dim), ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN, SPANS=SPANS,
     )  # fmt: skip
@@ -51,7 +53,8 @@ def largest_sum(
     windows = _thresholds(keys, k)
     ties = _ties_before(keys, windows)
     total = vectors.new_empty(dim)
-    programs.add_chosen[(ties.shape[1],)](
+    launch(
+        programs.add_chosen, (ties.shape[1],),
         total, shares.contiguous(), windows, ties, keys, n, dim, ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN,
     )  # fmt: skip
@@ -66,11 +69,12 @@ def _thresholds(keys: Int32[Tensor, "n dim"], k: int) -> Int32[Tensor, "n 4"]:
     windows = _first_windows(keys, k)
     counts = torch.zeros(PASSES, n, BINS, dtype=torch.int32, device=keys.device)
     for count in counts:
-        programs.count_window[_grid(keys)](
+        launch(
+            programs.count_window, _grid(keys),
             count, windows, keys, dim, _tiles(dim),
             LAST=FIRST_NAN, BINS=BINS, SPAN=SPAN, SPANS=SPANS,
         )  # fmt: skip
-        programs.narrow_window[(n,)](windows, count, dim, k, LAST=FIRST_NAN, BINS=BINS)
+        launch(programs.narrow_window, (n,), windows, count, dim, k, LAST=FIRST_NAN, BINS=BINS)
     return windows
 
 
@@ -100,7 +104,8 @@ def _ties_before(
     """How many elements that equal the threshold of their row lie in front of each span."""
     n, dim = keys.shape
     ties = torch.zeros(n, -(-dim // SPAN), dtype=torch.int32, device=keys.device)
-    programs.count_ties[_grid(keys)](
+    launch(
+        programs.count_ties, _grid(keys),
         ties, windows, keys, dim, _tiles(dim), ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN, SPANS=SPANS,
     )  # fmt: skip
