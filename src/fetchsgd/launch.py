@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def launch(
-    program: Any, grid: tuple[int, ...], first: Tensor, *arguments: Any, **constants: Any
+    program: Any, grid: tuple[int, ...], first: Tensor, /, *arguments: Any, **constants: Any
 ) -> None:
     """`program[grid](first, *arguments, **constants)` on the device of `first`.
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fetchsgd.quantisers.levels import Rounding, quantise
 from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
@@ -12,12 +13,10 @@ from fetchsgd.simulate import Run
 from fetchsgd.wire import (
     DenseVector,
     Floats,
-    Rounding,
     SketchTable,
     SparseUpdate,
     decode,
     encode,
-    quantise,
 )
 
 ROUNDS = 8

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire.messages import integers, one_of_each, quantised, same, subset
 
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire import (
     DenseVector,
     Floats,
     Integers,
-    Quantised,
     SketchTable,
     SparseUpdate,
     WholeModel,

@@ -1,33 +1,35 @@
-"""What a client's numbers become on the way up, and how many bytes they take (Algorithm 1, line 8).
-
-Below 32 bits every client rounds its own numbers at random, so that the mean over the cohort stays
-right and the noise averages out. The dice depend on the run's seed, the round and the client alone:
-a simulated client and a real one round alike.
-"""
+"""`Bits` with the interface that callers used before there were quantisers. It will go."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from fetchsgd.quantisers.base import RoundedRows
+from fetchsgd.quantisers.bits import Bits, Width
 from fetchsgd.randomness import number
-from fetchsgd.wire import Floats, QuantisedRows, Values, quantise_rows, round_to_bfloat16
-from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes, quantised_bytes
+from fetchsgd.wire import Values
+from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
 
 @dataclass(frozen=True)
 class Upload:
-    """How numbers are written: 32 bits, 16 (bfloat16), or 8, 6, 4, 3, 2 with a scale per run."""
+    """A quantiser, and the seed of a run."""
 
     bits: int
     seed: int
 
     @property
+    def quantiser(self) -> Bits:
+        return Bits(cast(Width, self.bits))
+
+    @property
     def is_exact(self) -> bool:
-        return self.bits == 32
+        return self.quantiser.exact
 
     def merge(
         self,
@@ -37,18 +39,12 @@ class Upload:
         round: int,
     ) -> tuple[Float32[Tensor, " count"], Float64[Tensor, ""]]:
         """The weighted sum of what clients with these numbers send, and the bytes of all."""
-        if self.bits >= 16:
-            return weights @ self._floats(rows, clients, round), self.float_bytes(*rows.shape)
-        sent = self._quantised(rows, clients, round)
-        return sent.weighted_sum(weights), self._quantised_bytes(sent)
+        sent = self._sent(rows, clients, round)
+        return sent.weighted_sum(weights), _message_bytes(sent)
 
     def write(self, cells: Float32[Tensor, " count"], client: int, round: int) -> Values:
         """One client's numbers as it sends them."""
-        clients = torch.tensor([client], device=cells.device)
-        if self.bits < 16:
-            return self._quantised(cells[None], clients, round).row(0)
-        floats = self._floats(cells[None], clients, round)[0]
-        return Floats(floats if self.is_exact else floats.bfloat16())
+        return self._sent(cells[None], torch.tensor([client], device=cells.device), round).row(0)
 
     def send_chosen(
         self,
@@ -59,12 +55,8 @@ class Upload:
     ) -> tuple[Float32[Tensor, "n k"], Float64[Tensor, ""]]:
         """Values that clients chose out of dim: as the server reads them, and the bytes of all."""
         n, k = values.shape
-        if self.bits >= 16:
-            bytes = self.chosen_bytes(n, k, dim, values.device)
-            return self._floats(values, clients, round), bytes
-        sent = self._quantised(values, clients, round)
-        places = _place_bytes(n, k, dim, values.device)
-        return sent.dequantise(), places + self._quantised_bytes(sent)
+        sent = self._sent(values, clients, round)
+        return sent.dequantise(), _place_bytes(n, k, dim, values.device) + _message_bytes(sent)
 
     def chosen_bytes(self, n: int, k: int, dim: int, device: torch.device) -> Float64[Tensor, ""]:
         """Of n messages of k floats out of dim, with their places."""
@@ -74,22 +66,15 @@ class Upload:
         """Of n messages of so many floats."""
         return torch.tensor(n * (HEADER_BYTES + count * self.bits / 8), dtype=torch.float64)
 
-    def _floats(
+    def _sent(
         self, rows: Float32[Tensor, "n count"], clients: Int64[Tensor, " n"], round: int
-    ) -> Float32[Tensor, "n count"]:
-        return rows if self.is_exact else round_to_bfloat16(rows, self._key(round), clients)
+    ) -> RoundedRows:
+        return self.quantiser.round_rows(rows, number(self.seed, "quantise", round), clients)
 
-    def _quantised(
-        self, rows: Float32[Tensor, "n count"], clients: Int64[Tensor, " n"], round: int
-    ) -> QuantisedRows:
-        return quantise_rows(rows, self.bits, self._key(round), clients)
 
-    def _quantised_bytes(self, sent: QuantisedRows) -> Float64[Tensor, ""]:
-        sections = quantised_bytes(sent.histograms(), self.bits, sent.count)
-        return sections.sum() + HEADER_BYTES * len(sections)
-
-    def _key(self, round: int) -> int:
-        return number(self.seed, "quantise", round)
+def _message_bytes(sent: RoundedRows) -> Float64[Tensor, ""]:
+    sections = sent.section_bytes()
+    return sections.sum() + HEADER_BYTES * len(sections)
 
 
 def _place_bytes(n: int, k: int, dim: int, device: torch.device) -> Float64[Tensor, ""]:

@@ -23,7 +23,7 @@ from fetchsgd.threads import run_in_order
 from fetchsgd.wire import rans
 from fetchsgd.wire.bit_loops import count_escapes, read_gaps, write_gaps
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.frequencies import PRECISION, SYMBOLS, TOTAL, Frequencies
+from fetchsgd.wire.rans import PRECISION, SYMBOLS, TOTAL, Frequencies
 from fetchsgd.wire.reader import Reader, number_bytes
 from fetchsgd.wire.segments import (
     assemble,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.quantisers.kernels import cuda_programs as programs
-from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs, top_level
+from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs, top_level
 
 # Runs that one program rounds.
 RUNS = 8
