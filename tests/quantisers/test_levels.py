@@ -217,6 +217,6 @@ class TestMistakes:
                 quantise_rows(torch.zeros(3, 4), 4, 0, streams)
         rows = quantise_rows(torch.zeros(3, 4), 4, 0, STREAMS[:3])
         with pytest.raises(
-            ValueError, match="weights must be float32 of shape \\(3,\\), one a row"
+            ValueError, match="weights must be float32 of shape \\(3,\\), one for each row"
         ):
             rows.weighted_sum(torch.ones(2))

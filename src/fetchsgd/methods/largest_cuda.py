@@ -22,7 +22,7 @@ from fetchsgd.methods.largest import FIRST_NAN, MAGNITUDE_BITS
 BINS = 4096
 # One pass for the sample's window, and three that find any of 2^31 keys from anywhere.
 PASSES = 4
-# Of a row, for its sample: as many as torch sorts in one launch.
+# In the sample of a row: as many as torch sorts in one launch.
 SAMPLES = 4096
 # Floats that a program takes at once, and how many times it does.
 SPAN = 1024

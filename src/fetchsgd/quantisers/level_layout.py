@@ -1,6 +1,6 @@
 """How cells of few bits lie in memory: runs of 256, several levels to a symbol of one byte.
 
-    bits    cells a symbol    symbols a run    stride
+    bits    cells per symbol  symbols per run  stride
     2       4                 64               64        (ternary: -1, 0, 1)
     3       2                 128              128
     4       2                 128              128

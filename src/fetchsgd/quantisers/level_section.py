@@ -1,6 +1,6 @@
 """Quantised cells as a section of a message: a scale for each run, and symbols, packed or coded.
 
-Symbols of 8 bits are packed as they are. Those of 6 bits (for 3 and 6 bits a cell) go four to three
+Symbols of 8 bits are packed as they are. Those of 6 bits (cells of 3 and 6 bits) go four to three
 bytes, and the four lie a quarter of a run apart, so that packing moves whole vectors. Entropy-coded
 symbols have a table of frequencies: of the symbols or, if these hold several cells, of the cells.
 """

@@ -39,14 +39,14 @@ def packed_bytes(bits: int, count: int) -> int:
 def quantised_bytes(
     histograms: Int64[Tensor, "n 256"], bits: int, count: int
 ) -> Float64[Tensor, " n"]:
-    """`count` cells whose symbols occur so often: packed or entropy-coded, whichever is smaller."""
+    """The section of `count` cells with these symbols: packed or entropy-coded, as is smaller."""
     counts = histograms.double()
     symbols = num_symbols(count, bits)
     smallest = torch.full_like(counts[:, 0], float(packed_bytes(bits, count)))
     if count == 0:
         return smallest
     candidates = [with_symbol_table(counts)]
-    if CELLS_PER_SYMBOL[bits] > 1 and symbols < SEGMENT:  # beyond, a table hardly matters
+    if CELLS_PER_SYMBOL[bits] > 1 and symbols < SEGMENT:  # in longer ones the table hardly matters
         candidates.append(_with_cell_table(counts, bits))
     for table, coded in candidates:
         size = 2 * num_runs(count) + table + stream_bytes(symbols, coded)

@@ -98,7 +98,7 @@ class QuantisedRows:
         n = len(self.scales)
         if weights.dtype != torch.float32 or weights.shape != (n,):
             raise ValueError(
-                f"weights must be float32 of shape ({n},), one a row, "
+                f"weights must be float32 of shape ({n},), one for each row, "
                 f"got {weights.dtype} of shape {tuple(weights.shape)}"
             )
         device = self.scales.device
@@ -165,12 +165,13 @@ def _checked_rows(
     if not isinstance(cells, Tensor) or cells.ndim != 2:
         raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
     if cells.dtype != torch.float32:
-        raise ValueError(f"cells must be float32, got {cells.dtype}; cells.float() would do")
+        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
     _check_number("key", key)
     n = len(cells)
     if not isinstance(streams, Tensor) or streams.dtype != torch.int64 or streams.shape != (n,):
         raise ValueError(
-            f"streams must be an int64 tensor of shape ({n},), one a row, got {_kind(streams)}"
+            f"streams must be an int64 tensor of shape ({n},), one for each row, "
+            f"got {_kind(streams)}"
         )
     return cells.detach().contiguous(), streams.to(cells.device).contiguous()
 

@@ -63,7 +63,7 @@ class Upload:
         return _place_bytes(n, k, dim, device) + self.float_bytes(n, k)
 
     def float_bytes(self, n: int, count: int) -> Float64[Tensor, ""]:
-        """Of n messages of so many floats."""
+        """Of n messages of `count` floats."""
         return torch.tensor(n * (HEADER_BYTES + count * self.bits / 8), dtype=torch.float64)
 
     def _sent(

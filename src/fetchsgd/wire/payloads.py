@@ -71,7 +71,7 @@ class SketchTable:
 class SparseUpdate:
     """Values for some coordinates of a vector; the others do not change.
 
-    `since` is the version that it changes; 0 stands for the initial weights, which all can make.
+    `since` is the version that it changes; 0 means the initial weights, which everyone can make.
     """
 
     dim: int

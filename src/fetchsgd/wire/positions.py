@@ -132,5 +132,5 @@ def read_golomb(reader: Reader, dim: int, count: int) -> list[int]:
 
 
 def _ones(bits: int) -> int:
-    """How many ones stand lowest."""
+    """How many of the lowest bits are ones, up to the first zero."""
     return ((bits + 1) & ~bits).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Range coding with asymmetric numeral systems (Duda 2013): symbols in as many bits as they inform.
+"""Range coding with asymmetric numeral systems (Duda 2013): frequent symbols take few bits.
 
 Frequencies are an input, so that each caller brings those that suit its data: whole numbers that
 add up to 2^14, at least 1 for a symbol that occurs. They come from counts, and are then written in
@@ -53,13 +53,13 @@ class Model:
         return lookup, (self.frequencies << 16 | self.starts).astype(np.uint32)
 
     def bits(self, counts: NDArray[np.int64]) -> float:
-        """Bits that so many of each symbol take; each has a frequency."""
+        """Bits that these numbers of each symbol take; each that occurs has a frequency."""
         used = counts > 0
         return float((counts[used] * np.log2(TOTAL / self.frequencies[used])).sum())
 
 
 def lanes(symbols: int) -> int:
-    """States that a segment of so many symbols has."""
+    """States of a segment with that many symbols."""
     return 1 if symbols < SHORT else LANES
 
 
@@ -150,7 +150,7 @@ def decode_into(out: NDArray[np.uint8], data: memoryview, model: Model) -> None:
 
 
 def most_bytes(symbols: int) -> int:
-    """An upper bound of the size of so many symbols: a word each, and the states."""
+    """No segment of that many symbols is longer: a word for each, and the states."""
     return lanes(symbols) * STATE_BYTES + 2 * symbols
 
 

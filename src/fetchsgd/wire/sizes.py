@@ -35,7 +35,7 @@ def floats_bytes(count: int, dtype: torch.dtype) -> int:
 
 
 def integer_bytes(histograms: Int64[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
-    """Integers whose bucket symbols occur so often; nothing where there are none."""
+    """The section of integers, from how often each bucket symbol occurs; 0 if there are none."""
     counts = histograms.double()
     total = counts.sum(dim=1)
     table, bits = with_symbol_table(counts)
@@ -66,7 +66,7 @@ def integer_update_bytes(histograms: Int64[Tensor, "n 256"], dim: int) -> Float6
 
 
 def position_bytes(dim: int, count: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-    """The positions of so many values of a sparse update; nothing for none or all of them."""
+    """The positions section of a sparse update with `count` values; 0 for none or all of them."""
     inside = (count > 0) & (count < dim)
     some = torch.where(inside, count, 1).double()
     if dim < 2:
@@ -124,7 +124,7 @@ def number_size(value: Tensor) -> Tensor:
 
 
 def stream_bytes(symbols: int | Tensor, bits: Tensor, more: Tensor | float = 0.0) -> Tensor:
-    """So many symbols in so many bits, with `more` bytes in the same stream."""
+    """A stream of `symbols` symbols that take `bits` bits, with `more` bytes beside them."""
     count = symbols if isinstance(symbols, Tensor) else torch.full_like(bits, float(symbols))
     segments = torch.ceil(count / SEGMENT)
     size = bits / 8 + LANE_BYTES * _lanes(count)

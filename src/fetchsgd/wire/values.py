@@ -76,11 +76,7 @@ class Floats:
 
     def __post_init__(self) -> None:
         allowed = "Floats takes a tensor of float32, float16 or bfloat16"
-        if not isinstance(self.values, Tensor):
-            raise TypeError(f"{allowed}, not {type(self.values).__name__}")
-        if self.values.dtype not in FLOAT_FORMATS:
-            raise ValueError(f"{allowed}, not {self.values.dtype}")
-        _check_vector(self.values)
+        _check_vector(self.values, tuple(FLOAT_FORMATS), allowed)
 
     @property
     def count(self) -> int:
@@ -108,11 +104,7 @@ class Integers:
     values: Int64[Tensor, " count"]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.values, Tensor):
-            raise TypeError(f"Integers takes a tensor of int64, not {type(self.values).__name__}")
-        if self.values.dtype != torch.int64:
-            raise ValueError(f"Integers takes int64, not {self.values.dtype}")
-        _check_vector(self.values)
+        _check_vector(self.values, (torch.int64,), "Integers takes a tensor of int64")
 
     @property
     def count(self) -> int:
@@ -137,7 +129,7 @@ class Integers:
 
 
 def table_for(counts: NDArray[np.int64]) -> Frequencies | None:
-    """Frequencies for symbols that occur so often; none if nothing occurs."""
+    """Frequencies for symbols with these counts; none if all counts are 0."""
     return rans.normalise(counts, TOTAL) if counts.any() else None
 
 
@@ -146,7 +138,11 @@ def array_of(values: Tensor) -> NDArray[Any]:
     return found
 
 
-def _check_vector(values: Tensor) -> None:
+def _check_vector(values: object, dtypes: tuple[torch.dtype, ...], allowed: str) -> None:
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{allowed}, not {type(values).__name__}")
+    if values.dtype not in dtypes:
+        raise ValueError(f"{allowed}, not {values.dtype}")
     if values.ndim != 1:
         raise ValueError(f"values must have one dimension, not shape {tuple(values.shape)}")
 

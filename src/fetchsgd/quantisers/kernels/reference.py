@@ -1,6 +1,6 @@
 """Quantisation in plain torch, straight from the definition in levels.py; slow, on any device.
 
-Words of 32 bits live in int64, since torch has next to no arithmetic for uint32.
+Words of 32 bits live in int64, since torch has hardly any arithmetic for uint32.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ TILE = 128
 BLOCKS_IN_TILE = 8
 RUNS_AT_ONCE = 32
 FEW_RUNS = 4
-# Rows of at most so many cells are sorted whole. To select the largest and put them in order takes
-# a sort as well, and more launches besides; but it moves less memory.
+# Rows of at most this many cells are sorted whole. To select the largest and put them in order
+# takes a sort as well, and more launches besides; but it moves less memory.
 SORTED_CELLS = 1 << 22
 # Programs that keep the card busy; a small table is split further to reach this many.
 ENOUGH_PROGRAMS = 2048
