@@ -17,7 +17,10 @@ from fetchsgd.quantisers import levels
 from fetchsgd.sketch import CountSketch
 
 SOURCE = Path(__file__).parents[1] / "src" / "fetchsgd"
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
+)
+DEVICES = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @triton.jit
@@ -26,8 +29,9 @@ def double(out, x, count, SPAN: tl.constexpr):
     tl.store(out + at, 2 * tl.load(x + at, mask=at < count), mask=at < count)
 
 
-def test_a_program_runs_over_its_grid_with_its_constants():
-    x = torch.arange(100.0, device=DEVICE)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_program_runs_over_its_grid_with_its_constants(device):
+    x = torch.arange(100.0, device=device)
     out = torch.zeros_like(x)
     launch(double, (4,), out, x, 100, SPAN=32)
     assert torch.equal(out, 2 * x)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from awkward import normal
+from waiting import nothing_waits
 from wire.messages import same
 
 from fetchsgd.quantisers import QUANTISERS, Bits
@@ -104,6 +105,21 @@ class TestRows:
         row = Bits(bits).round_rows(normal(1, count), KEY, torch.tensor([1]))
         measured = 8 * float(row.section_bytes()[0]) / count
         assert measured <= Bits(bits).bits_per_number() <= 1.03 * measured
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_a_gpu_sends_the_same_without_waiting(bits):
+    rows, clients = normal(3, 3000), torch.tensor([4, 99, 10**9])
+    here = Bits(bits).round_rows(rows, KEY, clients)
+    rows, clients, weights = rows.cuda(), clients.cuda(), torch.ones(3, device="cuda")
+    Bits(bits).round_rows(rows, KEY, clients).section_bytes()  # what is kept there is moved once
+    with nothing_waits():
+        there = Bits(bits).round_rows(rows, KEY, clients)
+        sizes, total = there.section_bytes(), there.weighted_sum(weights)
+    assert torch.equal(there.dequantise().cpu(), here.dequantise())
+    torch.testing.assert_close(sizes.cpu(), here.section_bytes())
+    torch.testing.assert_close(total.cpu(), here.weighted_sum(weights.cpu()))
 
 
 def test_floats_go_as_they_are():

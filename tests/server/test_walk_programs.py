@@ -12,7 +12,10 @@ import triton.language as tl
 from fetchsgd.launch import launch
 from fetchsgd.server.downloads.walk_programs import bucket
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
+)
+DEVICES = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @triton.jit
@@ -22,10 +25,11 @@ def buckets(out, values, count, SPAN: tl.constexpr):
     tl.store(out + at, symbols, mask=at < count)
 
 
-def test_bucket_symbols_are_those_of_the_page():
+@pytest.mark.parametrize("device", DEVICES)
+def test_bucket_symbols_are_those_of_the_page(device):
     """Also above 2^24, where a float would round, and up to the last of 32 bits."""
     values = integers(32)
-    given = torch.tensor(values, dtype=torch.int32, device=DEVICE)
+    given = torch.tensor(values, dtype=torch.int32, device=device)
     out = torch.empty_like(given)
     launch(buckets, (-(-len(values) // 256),), out, given, len(values), SPAN=256)
     assert out.tolist() == [on_the_page(value) for value in values]
