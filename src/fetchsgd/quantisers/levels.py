@@ -70,16 +70,6 @@ class Quantised:
         return section.write(self.bits, self.scales, self.symbols, coding)
 
 
-def _read_quantised(reader: Reader, format: int, count: int) -> tuple[Quantised, Coding]:
-    bits, scales, symbols, coding = section.read(reader, format, count)
-    return Quantised(bits, count, scales, symbols), coding
-
-
-for _form in (section.PACKED, section.EXPLICIT, section.CELLS):
-    for _bits in range(16):  # reading says which of them there are
-        register_section(_form + _bits, _read_quantised)
-
-
 @dataclass(frozen=True, eq=False)
 class QuantisedRows:
     """A cohort's rows of `count` cells each, quantised side by side."""
@@ -185,3 +175,13 @@ def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     return type(value).__name__
+
+
+def _read_quantised(reader: Reader, format: int, count: int) -> tuple[Quantised, Coding]:
+    bits, scales, symbols, coding = section.read(reader, format, count)
+    return Quantised(bits, count, scales, symbols), coding
+
+
+for _form in (section.PACKED, section.EXPLICIT, section.CELLS):
+    for _bits in range(16):  # reading says which of them there are
+        register_section(_form + _bits, _read_quantised)

@@ -60,7 +60,7 @@ class Values(Protocol):
         ...
 
     def coding(self) -> Coding:
-        """The coding that makes the section smallest; ValueError if there is nothing to write."""
+        """The coding that makes the section smallest; ValueError if the values are not valid."""
         ...
 
     def write(self, coding: Coding) -> bytes:
