@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from measure import environment, medians, report
 
-from fetchsgd.quantisers.levels import BITS, CELLS_PER_SYMBOL
-from fetchsgd.wire import positions, quantise_rows, rans
+from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL
+from fetchsgd.quantisers.level_section import cell_counts, product_frequencies
+from fetchsgd.quantisers.level_sizes import CELL_TOTAL
+from fetchsgd.quantisers.levels import quantise_rows
+from fetchsgd.wire import Floats, Reader, SparseUpdate, positions, rans
 from fetchsgd.wire.choices import Choices, choose
-from fetchsgd.wire.frequencies import CELL_TOTAL, cell_counts, normalise, product_frequencies
-from fetchsgd.wire.payloads import Floats, SparseUpdate
-from fetchsgd.wire.reader import Reader
+from fetchsgd.wire.rans import normalise
 from fetchsgd.wire.segments import SEGMENT, spans
 
 SYMBOLS = 32 * SEGMENT

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from fetchsgd.quantisers.levels import RUN
+from fetchsgd.quantisers.level_layout import RUN
 
 
 def normal(*shape, seed=0):

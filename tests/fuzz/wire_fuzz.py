@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import atheris  # noqa: E402
 
-with atheris.instrument_imports(include=["fetchsgd.wire"], exclude=COMPILED):
+with atheris.instrument_imports(include=["fetchsgd.wire", "fetchsgd.quantisers"], exclude=COMPILED):
+    import fetchsgd.quantisers  # noqa: F401  (what reads its sections, else imported later)
     from fetchsgd.wire import WireError
     from fetchsgd.wire.codec import parse, write
     from fetchsgd.wire.header import HEADER_BYTES, MAGIC, VERSION, checksum_of

@@ -5,7 +5,7 @@ import torch
 from awkward import awkward, normal
 
 from fetchsgd.quantisers.kernels import kernels_for, reference
-from fetchsgd.quantisers.levels import BITS
+from fetchsgd.quantisers.level_layout import BITS
 
 COUNTS = [1, 255, 256, 257, 1000]
 KEY = 0x1234_5678_9ABC_DEF0

@@ -7,10 +7,8 @@ import torch
 from awkward import awkward, normal
 
 from fetchsgd.quantisers.kernels import reference
+from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL, RUN
 from fetchsgd.quantisers.levels import (
-    BITS,
-    CELLS_PER_SYMBOL,
-    RUN,
     Quantised,
     Rounding,
     quantise,
@@ -38,13 +36,13 @@ class TestQuantised:
             symbol = int(message.symbols[run * stride + within % stride])
             level = (symbol >> bits * (within // stride)) % 2**bits - top
             assert level == (levels[cell] if cell < 600 else 0)
-        assert torch.equal(message.dequantise(), levels.float())
+        assert torch.equal(message.floats(), levels.float())
 
     def test_error_is_below_a_level(self, bits):
         cells = normal(5000)
         message = quantise(cells, bits, Rounding(KEY, 5))
         step = message.scales.repeat_interleave(RUN)[:5000] / (2 ** (bits - 1) - 1)
-        assert ((message.dequantise() - cells).abs() <= step * 1.0001).all()
+        assert ((message.floats() - cells).abs() <= step * 1.0001).all()
 
     def test_scales(self, bits):
         cells = normal(20, RUN)
@@ -81,7 +79,7 @@ class TestQuantised:
     def test_weighted_sum_is_the_sum_of_rows(self, bits):
         rows = quantise_rows(normal(5, 700), bits, KEY, STREAMS)
         weights = normal(5, seed=1)
-        expected = sum(w * rows.row(i).dequantise().double() for i, w in enumerate(weights))
+        expected = sum(w * rows.row(i).floats().double() for i, w in enumerate(weights))
         got = rows.weighted_sum(weights).double()
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -97,7 +95,7 @@ class TestQuantised:
 
     def test_awkward_cells(self, bits):
         cells = awkward()[0]
-        out = quantise(cells, bits, Rounding(KEY)).dequantise().view(-1, RUN)
+        out = quantise(cells, bits, Rounding(KEY)).floats().view(-1, RUN)
         finite = cells.view(-1, RUN).isfinite().all(dim=1)
         # What has diverged shows, in its own run alone; what is too small to scale vanishes.
         assert out[~finite].isnan().all()
@@ -177,7 +175,7 @@ def test_inputs_need_not_be_contiguous_or_detached():
     cells = normal(700, 3).requires_grad_()
     rows = quantise_rows(cells.T, 4, KEY, STREAMS[:3])
     assert torch.equal(rows.row(1).symbols, quantise(cells[:, 1], 4, Rounding(KEY, 3)).symbols)
-    assert not rows.row(0).dequantise().requires_grad
+    assert not rows.row(0).floats().requires_grad
 
 
 def test_nothing_to_send():
@@ -219,6 +217,6 @@ class TestMistakes:
                 quantise_rows(torch.zeros(3, 4), 4, 0, streams)
         rows = quantise_rows(torch.zeros(3, 4), 4, 0, STREAMS[:3])
         with pytest.raises(
-            ValueError, match="weights must be float32 of shape \\(3,\\), one a row"
+            ValueError, match="weights must be float32 of shape \\(3,\\), one for each row"
         ):
             rows.weighted_sum(torch.ones(2))

@@ -4,15 +4,14 @@ import pytest
 import torch
 
 from fetchsgd.errors import UserError
+from fetchsgd.quantisers.levels import Rounding, quantise
 from fetchsgd.runs.budget import WIDEST, choose, parse_budget
 from fetchsgd.wire import (
     DenseVector,
     Floats,
-    Rounding,
     SketchTable,
     SparseUpdate,
     encode,
-    quantise,
 )
 
 DIM = 400_000

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from fetchsgd.quantisers.levels import Rounding, quantise
 from fetchsgd.sketch.hashing import MAX_COLS
 from fetchsgd.theory import (
     Certainty,
@@ -20,7 +21,7 @@ from fetchsgd.theory import (
     windows,
 )
 from fetchsgd.theory.tables import TableSize
-from fetchsgd.wire import Floats, Rounding, SketchTable, encode, quantise
+from fetchsgd.wire import Floats, SketchTable, encode
 
 CIFAR = Certainty(dim=6_568_640, rounds=2400, delta=0.01)
 

@@ -7,12 +7,13 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
-from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs
+from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire import (
+    Coding,
     DenseVector,
     Floats,
     Integers,
-    Quantised,
     SketchTable,
     SparseUpdate,
     WholeModel,
@@ -20,11 +21,11 @@ from fetchsgd.wire import (
 )
 from fetchsgd.wire.choices import Choices
 from fetchsgd.wire.codec import write
-from fetchsgd.wire.frequencies import TOTAL, normalise
 from fetchsgd.wire.gaps import best_code
+from fetchsgd.wire.header import HEADER_BYTES
 from fetchsgd.wire.integers import symbols_of
 from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
-from fetchsgd.wire.rans import histogram
+from fetchsgd.wire.rans import TOTAL, histogram, normalise
 
 
 def same(a, b) -> bool:
@@ -77,6 +78,12 @@ def subset(dim: int, count: int, kind: str, rng: np.random.Generator) -> torch.T
     return torch.from_numpy(found)
 
 
+def assert_predicted(section_bytes: float | torch.Tensor, message: bytes) -> None:
+    """The size of the sections is within half a percent for messages that are not tiny."""
+    off = abs(HEADER_BYTES + float(section_bytes) - len(message))
+    assert off <= 0.005 * len(message) if len(message) >= 2000 else off <= 16
+
+
 def one_of_each() -> dict[str, bytes]:
     """A small message of each kind and format."""
     rng = np.random.default_rng(0)
@@ -91,18 +98,19 @@ def one_of_each() -> dict[str, bytes]:
     for bits in CELLS_PER_SYMBOL:
         cells = DenseVector(quantised(bits, 300, rng, 0.3))
         counts = histogram(cells.values.symbols.numpy())
-        found[f"packed-{bits}"] = write(cells, Choices(0x10 + bits))
-        found[f"explicit-{bits}"] = write(cells, Choices(0x20 + bits, normalise(counts, TOTAL)))
+        found[f"packed-{bits}"] = write(cells, Choices(Coding(0x10 + bits)))
+        coding = Coding(0x20 + bits, normalise(counts, TOTAL))
+        found[f"explicit-{bits}"] = write(cells, Choices(coding))
         if bits < 6:
             found[f"cells-{bits}"] = encode(cells)
     sparse = SparseUpdate(300, subset(300, 40, "random", rng), integers(40, rng))
     table = normalise(histogram(symbols_of(sparse.values.values.numpy())), TOTAL)
     found["sparse-joint"] = encode(sparse)
-    found["sparse-integers"] = write(sparse, Choices(4, table, GOLOMB))
+    found["sparse-integers"] = write(sparse, Choices(Coding(4, table), GOLOMB))
     floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
-    found["sparse-bitmap"] = write(floats, Choices(2, None, BITMAP))
-    found["sparse-golomb"] = write(floats, Choices(2, None, GOLOMB))
-    found["sparse-gaps"] = write(floats, Choices(2, None, GAPS, best_code(300, 40)))
+    found["sparse-bitmap"] = write(floats, Choices(Coding(2), BITMAP))
+    found["sparse-golomb"] = write(floats, Choices(Coding(2), GOLOMB))
+    found["sparse-gaps"] = write(floats, Choices(Coding(2), GAPS, best_code(300, 40)))
     found["sparse-all"] = encode(SparseUpdate(3, torch.arange(3), Floats(three)))
     found["sparse-none"] = encode(SparseUpdate(3, torch.arange(0), Floats(three[:0])))
     return found

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire.messages import integers, one_of_each, quantised, same, subset
 
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire import (
     DenseVector,
     Floats,
     Integers,
-    Quantised,
     SketchTable,
     SparseUpdate,
     WholeModel,
@@ -143,7 +143,7 @@ F = Floats(torch.zeros(2))
 MISTAKES = [
     (lambda: Floats(torch.zeros(2, dtype=torch.float64)), "not torch.float64"),
     (lambda: Floats(torch.zeros(2, 2)), "one dimension"),
-    (lambda: Integers(torch.zeros(2)), "takes int64"),
+    (lambda: Integers(torch.zeros(2)), "takes a tensor of int64, not torch.float32"),
     (lambda: DenseVector(F, -1), "round must be"),
     (lambda: DenseVector(F, 2**32), "round must be"),
     (lambda: SketchTable(5, 2, 3, 1, 0, F), "6 values, not 2"),

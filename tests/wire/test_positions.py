@@ -7,10 +7,10 @@ import pytest
 import torch
 from wire.messages import subset
 
-from fetchsgd.wire import Floats, SparseUpdate, WireError, encode, gaps, golomb, positions
+from fetchsgd.wire import Floats, SparseUpdate, WireError, encode, gaps, positions
 from fetchsgd.wire.choices import choose
-from fetchsgd.wire.frequencies import TOTAL
 from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
+from fetchsgd.wire.rans import TOTAL
 from fetchsgd.wire.reader import Reader
 
 DIM = 6_500_000
@@ -49,7 +49,7 @@ def test_small_updates_are_within_three_percent_and_64_bits(dim):
 def test_every_format_takes_every_subset(format, dim):
     rng = np.random.default_rng(dim)
     for count in {1, 2, dim // 2, dim - 1}:
-        if (format == GOLOMB and count > golomb.MOST) or not 0 < count < dim:
+        if (format == GOLOMB and count > positions.MOST_GOLOMB) or not 0 < count < dim:
             continue
         for where in ("random", "front"):
             indices = subset(dim, count, where, rng).numpy()

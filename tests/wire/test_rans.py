@@ -5,17 +5,10 @@ import pytest
 from wire import oracle
 from wire.messages import quantised
 
+from fetchsgd.quantisers.level_section import cell_counts, product_frequencies
+from fetchsgd.quantisers.level_sizes import CELL_TOTAL
 from fetchsgd.wire import WireError, rans
-from fetchsgd.wire.frequencies import (
-    CELL_TOTAL,
-    SYMBOLS,
-    TOTAL,
-    cell_counts,
-    normalise,
-    product_frequencies,
-    read_table,
-    table_bytes,
-)
+from fetchsgd.wire.rans import SYMBOLS, TOTAL, normalise, read_table, table_bytes
 from fetchsgd.wire.reader import Reader
 
 SIZES = [0, 1, 2, 3, 4, 5, 100, 16383, 16384, 16385, 16387, 65536]

@@ -18,22 +18,20 @@ from torch import Tensor
 from fetchsgd.flower.messages import Answer
 from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.methods import FetchSGD, LocalMethod, Method
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.quantisers.upload import Upload
 from fetchsgd.server.rounds import Merged
 from fetchsgd.wire import (
     DenseVector,
     Floats,
-    Integers,
     Payload,
-    Quantised,
     SketchTable,
     SparseUpdate,
     Values,
     WireError,
     decode,
 )
-from fetchsgd.wire.rans import histogram
-from fetchsgd.wire.sizes import HEADER_BYTES, floats_bytes, position_bytes, quantised_bytes
+from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
     _check_header(answer, client, expected)
     payload = _decoded(answer.payload, expected)
     values = _check_payload(payload, expected)
-    numbers = values.dequantise() if isinstance(values, Quantised) else values.values.float()
+    numbers = values.floats()
     if not bool(numbers.isfinite().all()) or not math.isfinite(answer.loss):
         raise RejectedError("not_finite", "the reply holds numbers that are not finite")
     if isinstance(payload, SketchTable):
@@ -126,7 +124,7 @@ def _check_payload(payload: Payload, expected: Expected) -> Floats | Quantised:
             and len(payload.indices) <= method.k
         )
     else:
-        right = isinstance(payload, DenseVector) and _count(payload.values) == method.dim
+        right = isinstance(payload, DenseVector) and payload.values.count == method.dim
     if not right:
         raise RejectedError("shape", "the payload is of another kind or size")
     if payload.round != expected.round:
@@ -154,10 +152,6 @@ def _check_values(values: Values, bits: int) -> Floats | Quantised:
     raise RejectedError("shape", f"the payload's numbers are not of upload.bits = {bits}")
 
 
-def _count(values: Values) -> int:
-    return values.count if isinstance(values, Quantised) else len(values.values)
-
-
 def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
     """Refuse what is far too long, and shorten the rest if that is asked for.
 
@@ -180,13 +174,7 @@ def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
 
 def predicted_bytes(payload: Payload) -> float:
     """The size of the message as the simulator would count it."""
-    values = payload.values
-    assert not isinstance(values, Integers)
-    if isinstance(values, Quantised):
-        counts = torch.from_numpy(histogram(values.symbols.cpu().numpy()))[None]
-        size = HEADER_BYTES + float(quantised_bytes(counts, values.bits, values.count)[0])
-    else:
-        size = HEADER_BYTES + float(floats_bytes(len(values.values), values.values.dtype))
+    size = HEADER_BYTES + payload.values.section_bytes()
     if isinstance(payload, SparseUpdate):
         size += float(position_bytes(payload.dim, torch.tensor([len(payload.indices)]))[0])
     return size

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.methods import largest_programs as programs
 from fetchsgd.methods.largest import FIRST_NAN, MAGNITUDE_BITS
 
@@ -21,7 +22,7 @@ from fetchsgd.methods.largest import FIRST_NAN, MAGNITUDE_BITS
 BINS = 4096
 # One pass for the sample's window, and three that find any of 2^31 keys from anywhere.
 PASSES = 4
-# Of a row, for its sample: as many as torch sorts in one launch.
+# In the sample of a row: as many as torch sorts in one launch.
 SAMPLES = 4096
 # Floats that a program takes at once, and how many times it does.
 SPAN = 1024
@@ -35,7 +36,8 @@ def largest_mask(vectors: Float32[Tensor, "n dim"], k: int) -> Bool[Tensor, "n d
     windows = _thresholds(keys, k)
     ties = _ties_before(keys, windows)
     mask = torch.empty_like(vectors, dtype=torch.bool)
-    programs.write_mask[_grid(keys)](
+    launch(
+        programs.write_mask, _grid(keys),
         mask.view(torch.uint8), windows, ties, keys, dim, _tiles(dim), ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN, SPANS=SPANS,
     )  # fmt: skip
@@ -51,7 +53,8 @@ def largest_sum(
     windows = _thresholds(keys, k)
     ties = _ties_before(keys, windows)
     total = vectors.new_empty(dim)
-    programs.add_chosen[(ties.shape[1],)](
+    launch(
+        programs.add_chosen, (ties.shape[1],),
         total, shares.contiguous(), windows, ties, keys, n, dim, ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN,
     )  # fmt: skip
@@ -66,11 +69,12 @@ def _thresholds(keys: Int32[Tensor, "n dim"], k: int) -> Int32[Tensor, "n 4"]:
     windows = _first_windows(keys, k)
     counts = torch.zeros(PASSES, n, BINS, dtype=torch.int32, device=keys.device)
     for count in counts:
-        programs.count_window[_grid(keys)](
+        launch(
+            programs.count_window, _grid(keys),
             count, windows, keys, dim, _tiles(dim),
             LAST=FIRST_NAN, BINS=BINS, SPAN=SPAN, SPANS=SPANS,
         )  # fmt: skip
-        programs.narrow_window[(n,)](windows, count, dim, k, LAST=FIRST_NAN, BINS=BINS)
+        launch(programs.narrow_window, (n,), windows, count, dim, k, LAST=FIRST_NAN, BINS=BINS)
     return windows
 
 
@@ -100,7 +104,8 @@ def _ties_before(
     """How many elements that equal the threshold of their row lie in front of each span."""
     n, dim = keys.shape
     ties = torch.zeros(n, -(-dim // SPAN), dtype=torch.int32, device=keys.device)
-    programs.count_ties[_grid(keys)](
+    launch(
+        programs.count_ties, _grid(keys),
         ties, windows, keys, dim, _tiles(dim), ties.shape[1],
         LAST=FIRST_NAN, SPAN=SPAN, SPANS=SPANS,
     )  # fmt: skip

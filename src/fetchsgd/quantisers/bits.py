@@ -1,77 +1,94 @@
-"""TEMP"""
+"""Numbers in a fixed number of bits: float32, bfloat16, or levels with a scale for each run of 256.
+
+Below 32 bits every client rounds its own numbers at random, so that the mean over the cohort stays
+right and the noise averages out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
 
-from fetchsgd.wire import Floats, quantise_rows, round_to_bfloat16
-from fetchsgd.wire.sizes import quantised_bytes
+from fetchsgd.quantisers import level_section
+from fetchsgd.quantisers.base import RoundedRows
+from fetchsgd.quantisers.level_sizes import packed_bytes
+from fetchsgd.quantisers.levels import quantise_rows, round_to_bfloat16
+from fetchsgd.wire import Floats
+from fetchsgd.wire.sizes import floats_bytes
+from fetchsgd.wire.values import FLOAT_FORMATS
 
-
-@dataclass
-class F:
-    rows: object
-    bits: int
-
-    def weighted_sum(self, w):
-        return w @ self.rows
-
-    def dequantise(self):
-        return self.rows
-
-    def section_bytes(self):
-        return torch.full(
-            (len(self.rows),), self.rows.shape[1] * self.bits / 8, dtype=torch.float64
-        )
-
-    def row(self, i):
-        return Floats(self.rows[i] if self.bits == 32 else self.rows[i].bfloat16())
-
-
-@dataclass
-class Q:
-    q: object
-
-    def weighted_sum(self, w):
-        return self.q.weighted_sum(w)
-
-    def dequantise(self):
-        return self.q.dequantise()
-
-    def section_bytes(self):
-        return quantised_bytes(self.q.histograms(), self.q.bits, self.q.count)
-
-    def row(self, i):
-        return self.q.row(i)
+Width = Literal[32, 16, 8, 6, 4, 3, 2]
+WIDTHS: tuple[Width, ...] = get_args(Width)
+FLOATS = {32: torch.float32, 16: torch.bfloat16}
+LEVEL_FORMS = (level_section.PACKED, level_section.EXPLICIT, level_section.CELLS)
+# Bits that a normally distributed number takes on the wire, its share of the scale included.
+BITS_PER_NUMBER = {2: 1.18, 3: 2.24, 4: 3.37, 6: 5.49, 8: 7.52, 16: 16.0, 32: 32.0}
 
 
 @dataclass(frozen=True)
 class Bits:
-    bits: Literal[32, 16, 8, 6, 4, 3, 2] = 32
+    """`bits` for a number: 32 as they are, 16 as bfloat16, fewer as levels."""
+
+    bits: Width = 32
+
+    def __post_init__(self) -> None:
+        if self.bits not in WIDTHS:
+            choices = ", ".join(map(str, WIDTHS))
+            raise ValueError(f"bits must be one of {choices}, got {self.bits!r}")
 
     @property
-    def exact(self):
+    def exact(self) -> bool:
         return self.bits == 32
 
-    def round_rows(self, rows, key, clients):
-        if self.bits >= 16:
-            return F(rows if self.bits == 32 else round_to_bfloat16(rows, key, clients), self.bits)
-        return Q(quantise_rows(rows, self.bits, key, clients))
+    def round_rows(
+        self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
+    ) -> RoundedRows:
+        if self.bits == 32:
+            return FloatRows(rows, torch.float32)
+        if self.bits == 16:
+            return FloatRows(round_to_bfloat16(rows, key, clients), torch.bfloat16)
+        return quantise_rows(rows, self.bits, key, clients)
 
-    def fixed_bytes(self, count):
-        return count * self.bits // 8 if self.bits >= 16 else None
+    def fixed_bytes(self, count: int) -> int | None:
+        return floats_bytes(count, FLOATS[self.bits]) if self.bits in FLOATS else None
 
-    def reads(self, format):
-        return {32: format == 1, 16: format == 3}.get(self.bits, format & 15 == self.bits)
+    def reads(self, format: int) -> bool:
+        if self.bits in FLOATS:
+            return format == FLOAT_FORMATS[FLOATS[self.bits]]
+        return any(format == form + self.bits for form in LEVEL_FORMS)
 
-    def most_bytes(self, count):
-        return 8 * count + 4096
+    def most_bytes(self, count: int) -> int:
+        fixed = self.fixed_bytes(count)
+        if fixed is not None:
+            return fixed
+        # Entropy-coded only where that is predicted to be less, which may be off by a little.
+        packed = packed_bytes(self.bits, count)
+        return packed + packed // 64 + 1024
 
-    def bits_per_number(self):
-        return 1.0
+    def bits_per_number(self) -> float:
+        return BITS_PER_NUMBER[self.bits]
 
 
-QUANTISERS = {"bits": Bits}
+@dataclass(frozen=True, eq=False)
+class FloatRows:
+    """Rows whose values are exactly numbers of `dtype`, in which they are sent."""
+
+    values: Float32[Tensor, "n count"]
+    dtype: torch.dtype
+
+    def weighted_sum(self, weights: Float32[Tensor, " n"]) -> Float32[Tensor, " count"]:
+        return weights @ self.values
+
+    def dequantise(self) -> Float32[Tensor, "n count"]:
+        return self.values
+
+    def section_bytes(self) -> Float64[Tensor, " n"]:
+        n, count = self.values.shape
+        return torch.full((n,), float(floats_bytes(count, self.dtype)), dtype=torch.float64)
+
+    def row(self, index: int) -> Floats:
+        return Floats(self.values[index].to(self.dtype))

@@ -3,18 +3,7 @@
 Cells are cut into runs of 256. Each run has a scale, its largest magnitude rounded up to bfloat16,
 and every cell becomes a whole level from -L to L of scale / L, with L = 2^(bits - 1) - 1. A cell
 between two levels goes to the upper one with just the probability that makes its mean right.
-
-Levels are stored as `level + L`, several to a byte ("symbols"); within a run the cells of a symbol
-lie a whole stride apart, so that kernels move in vectors:
-
-    bits    cells a symbol    symbols a run    stride
-    2       4                 64               64        (ternary: -1, 0, 1)
-    3       2                 128              128
-    4       2                 128              128
-    6, 8    1                 256              256
-
-Symbol j of a run holds cells j, j + stride, j + 2 stride, ... in bits 0, bits, 2 bits, ... The last
-run is filled up with level 0.
+level_layout.py says where levels lie in memory, level_section.py how a message holds them.
 
 All devices round alike, to the bit, so that a simulated client sends what a real one would:
 
@@ -36,24 +25,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Float32, Float64, Int64, UInt8
 from torch import Tensor
 
+from fetchsgd.quantisers import level_section as section
 from fetchsgd.quantisers.kernels import kernels_for
-
-RUN = 256
-BITS = (2, 3, 4, 6, 8)
-CELLS_PER_SYMBOL = {2: 4, 3: 2, 4: 2, 6: 1, 8: 1}
-
-
-def top_level(bits: int) -> int:
-    """L: levels go from -L to L."""
-    return int(2 ** (bits - 1) - 1)
-
-
-def num_runs(count: int) -> int:
-    """Runs that `count` cells fill, the last one perhaps in part."""
-    return -(-count // RUN)
+from fetchsgd.quantisers.level_layout import BITS, RUN
+from fetchsgd.quantisers.level_sizes import quantised_bytes
+from fetchsgd.wire import Coding, Reader, register_section
 
 
 class Rounding(NamedTuple):
@@ -72,25 +51,23 @@ class Quantised:
     scales: Float32[Tensor, " runs"]  # each exactly a bfloat16, not negative
     symbols: UInt8[Tensor, " symbols"]
 
-    def floats(self):
-        return self.dequantise()
-
-    def section_bytes(self):
-        from fetchsgd.wire.rans import histogram
-        from fetchsgd.wire.sizes import quantised_bytes
-
-        return float(
-            quantised_bytes(
-                torch.from_numpy(histogram(self.symbols.cpu().numpy()))[None], self.bits, self.count
-            )[0]
-        )
-
-    def dequantise(self) -> Float32[Tensor, " count"]:
+    def floats(self) -> Float32[Tensor, " count"]:
         """The cells that the levels stand for: level * (scale / L)."""
         one = torch.ones(1, dtype=torch.float32, device=self.scales.device)
         return kernels_for(self.scales.device).weighted_sum(
             self.scales[None], self.symbols[None], self.bits, self.count, one
         )
+
+    def section_bytes(self) -> float:
+        counts = kernels_for(self.symbols.device).histograms(self.symbols[None])
+        return float(quantised_bytes(counts, self.bits, self.count)[0])
+
+    def coding(self) -> Coding:
+        section.check(self.bits, self.count, self.scales, self.symbols)
+        return section.best_coding(self.bits, self.count, self.symbols)
+
+    def write(self, coding: Coding) -> bytes:
+        return section.write(self.bits, self.scales, self.symbols, coding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +88,7 @@ class QuantisedRows:
         n = len(self.scales)
         if weights.dtype != torch.float32 or weights.shape != (n,):
             raise ValueError(
-                f"weights must be float32 of shape ({n},), one a row, "
+                f"weights must be float32 of shape ({n},), one for each row, "
                 f"got {weights.dtype} of shape {tuple(weights.shape)}"
             )
         device = self.scales.device
@@ -123,18 +100,22 @@ class QuantisedRows:
         """All rows: their runs, one after another, are those of one long row."""
         n, runs = self.scales.shape
         whole = Quantised(self.bits, n * runs * RUN, self.scales.flatten(), self.symbols.flatten())
-        return whole.dequantise().view(n, runs * RUN)[:, : self.count]
+        return whole.floats().view(n, runs * RUN)[:, : self.count]
 
     def histograms(self) -> Int64[Tensor, "n 256"]:
         """How often each symbol occurs in each row."""
         return kernels_for(self.symbols.device).histograms(self.symbols)
+
+    def section_bytes(self) -> Float64[Tensor, " n"]:
+        """The size of each row's section of a message, predicted without waiting for the device."""
+        return quantised_bytes(self.histograms(), self.bits, self.count)
 
 
 def quantise(cells: Float32[Tensor, " count"], bits: int, rounding: Rounding) -> Quantised:
     """Round the cells of one client at random.
 
     >>> message = quantise(torch.tensor([1.0, 0.0, -1.0]), bits=4, rounding=Rounding(key=7))
-    >>> message.dequantise()
+    >>> message.floats()
     tensor([ 1.,  0., -1.])
     """
     if not isinstance(cells, Tensor) or cells.ndim != 1:
@@ -174,12 +155,13 @@ def _checked_rows(
     if not isinstance(cells, Tensor) or cells.ndim != 2:
         raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
     if cells.dtype != torch.float32:
-        raise ValueError(f"cells must be float32, got {cells.dtype}; cells.float() would do")
+        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
     _check_number("key", key)
     n = len(cells)
     if not isinstance(streams, Tensor) or streams.dtype != torch.int64 or streams.shape != (n,):
         raise ValueError(
-            f"streams must be an int64 tensor of shape ({n},), one a row, got {_kind(streams)}"
+            f"streams must be an int64 tensor of shape ({n},), one for each row, "
+            f"got {_kind(streams)}"
         )
     return cells.detach().contiguous(), streams.to(cells.device).contiguous()
 
@@ -193,3 +175,13 @@ def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     return type(value).__name__
+
+
+def _read_quantised(reader: Reader, format: int, count: int) -> tuple[Quantised, Coding]:
+    bits, scales, symbols, coding = section.read(reader, format, count)
+    return Quantised(bits, count, scales, symbols), coding
+
+
+for _form in (section.PACKED, section.EXPLICIT, section.CELLS):
+    for _bits in range(16):  # reading says which of them there are
+        register_section(_form + _bits, _read_quantised)

@@ -18,6 +18,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import max_pool2d, pixel_shuffle, relu
 
+from fetchsgd.launch import launch
+
 NONE = 4
 # The 32-bit floats of the programs hold these exactly.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -114,7 +116,7 @@ def pool(x: Image) -> tuple[Halved, Choices]:
     n, channels, height, width = x.shape
     shape = (n, channels, height // 2, width // 2)
     y, choices = empty(shape, x.dtype, x.device), empty(shape, torch.uint8, x.device)
-    launch(programs.pool_windows, choices, y, choices, x, NONE=NONE)
+    launch_over_windows(programs.pool_windows, choices, y, choices, x, NONE=NONE)
     return y, choices
 
 
@@ -126,7 +128,7 @@ def unpool(slopes: Halved, choices: Choices) -> Image:
     slopes = slopes.contiguous(memory_format=torch.channels_last)
     n, channels, rows, columns = choices.shape
     unpooled = empty((n, channels, 2 * rows, 2 * columns), slopes.dtype, slopes.device)
-    launch(programs.unpool_windows, choices, unpooled, slopes, choices)
+    launch_over_windows(programs.unpool_windows, choices, unpooled, slopes, choices)
     return unpooled
 
 
@@ -180,17 +182,15 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     return torch.empty(shape, dtype=dtype, device=device, memory_format=torch.channels_last)
 
 
-def launch(program: Any, outputs: Tensor, *tensors: Tensor, **constants: int) -> None:
-    """Run a program over as many tiles as hold all outputs."""
-    n, channels, rows, columns = outputs.shape
+def launch_over_windows(program: Any, windows: Tensor, *tensors: Tensor, **constants: int) -> None:
+    """Run a program over as many tiles as hold all windows."""
+    n, channels, rows, columns = windows.shape
     line = columns * channels
     span = min(TILE, 1 << (line - 1).bit_length())
     rows_at_once = TILE // span
     tiles = -(-line // span)
     grid = (-(-n * rows // rows_at_once) * tiles,)
-    on_device_of: Any = torch.cuda.device_of  # Triton else takes the current device
-    with on_device_of(outputs):
-        program[grid](
-            *tensors, n * rows, line, tiles,
-            CHANNELS=channels, ROWS=rows_at_once, SPAN=span, **constants,
-        )  # fmt: skip
+    launch(
+        program, grid, *tensors, n * rows, line, tiles,
+        CHANNELS=channels, ROWS=rows_at_once, SPAN=span, **constants,
+    )  # fmt: skip

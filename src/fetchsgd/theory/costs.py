@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from fetchsgd.quantisers.levels import BITS
+from fetchsgd.quantisers.level_layout import BITS
+from fetchsgd.quantisers.level_sizes import packed_bytes
 from fetchsgd.sketch.checks import check_whole_number
 from fetchsgd.sketch.windows.pruning import most_sketches
 from fetchsgd.theory.tables import MOST_ROUNDS, TableSize
-from fetchsgd.wire.sizes import HEADER_BYTES, floats_bytes, packed_bytes
+from fetchsgd.wire.sizes import HEADER_BYTES, floats_bytes
 
 FLOATS = {32: torch.float32, 16: torch.bfloat16}
 BYTES_PER_CELL = 4  # the server's tables are float32 whatever was sent

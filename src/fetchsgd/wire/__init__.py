@@ -1,35 +1,21 @@
 """The wire format: what clients and server send, as bytes (docs/wire.md)."""
 
-from fetchsgd.quantisers.levels import (
-    Quantised,
-    QuantisedRows,
-    Rounding,
-    quantise,
-    quantise_rows,
-    round_to_bfloat16,
-)
 from fetchsgd.wire.codec import decode, encode, num_bytes
 from fetchsgd.wire.errors import MismatchError, WireError
 from fetchsgd.wire.header import Header
-from fetchsgd.wire.payloads import (
-    DenseVector,
-    Floats,
-    Integers,
-    Payload,
-    SketchTable,
-    SparseUpdate,
-    Values,
-    WholeModel,
-)
+from fetchsgd.wire.payloads import DenseVector, Payload, SketchTable, SparseUpdate, WholeModel
+from fetchsgd.wire.reader import Reader
+from fetchsgd.wire.values import Coding, Floats, Integers, Values, register_section
 
 __all__ = [
+    "Coding",
     "DenseVector",
     "Floats",
+    "Header",
     "Integers",
+    "MismatchError",
     "Payload",
-    "Quantised",
-    "QuantisedRows",
-    "Rounding",
+    "Reader",
     "SketchTable",
     "SparseUpdate",
     "Values",
@@ -38,7 +24,5 @@ __all__ = [
     "decode",
     "encode",
     "num_bytes",
-    "quantise",
-    "quantise_rows",
-    "round_to_bfloat16",
+    "register_section",
 ]

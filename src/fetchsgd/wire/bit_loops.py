@@ -192,12 +192,3 @@ def read_gaps(symbols, words, base, dim, shift, escape, out):
             n += 1
             at += 1
     return at if n == out.size else -1
-
-
-@njit(nogil=True, cache=True)
-def all_allowed(symbols, allowed):
-    """Whether each symbol is one of the allowed."""
-    bad = 0
-    for i in range(symbols.size):
-        bad += not allowed[symbols[i]]
-    return bad == 0

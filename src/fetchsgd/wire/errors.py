@@ -1,6 +1,8 @@
-"""The one exception of reading a message."""
+"""What can be wrong with a message."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 
 class WireError(ValueError):
@@ -8,6 +10,8 @@ class WireError(ValueError):
 
 
 class MismatchError(WireError):
-    def __init__(self, reason: str, sentence: str) -> None:
+    """A message that can be read, but is not the one that was expected."""
+
+    def __init__(self, reason: Literal["shape", "seed", "round"], sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason

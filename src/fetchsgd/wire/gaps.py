@@ -2,8 +2,9 @@
 
 A gap is the number of coordinates that are skipped before an index. For random positions gaps
 follow a geometric law, which has no memory, so a gap of at least `escape << shift` is an escape
-symbol that skips so many and then a gap like any other. A shorter one is a symbol, `gap >> shift`,
-and `shift` low bits as they are. Escapes also go on after the last index while a whole one fits.
+symbol that skips that many, and then a gap like any other. A shorter one is a symbol,
+`gap >> shift`, and `shift` low bits as they are. Escapes also go on after the last index while a
+whole one fits.
 
 The frequencies of the symbols are those of the geometric law, not the ones that occur, so the code
 length is linear in the gaps: the size follows from dim and the number of indices, wherever they
@@ -23,7 +24,7 @@ from fetchsgd.threads import run_in_order
 from fetchsgd.wire import rans
 from fetchsgd.wire.bit_loops import count_escapes, read_gaps, write_gaps
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.frequencies import PRECISION, SYMBOLS, TOTAL, Frequencies
+from fetchsgd.wire.rans import PRECISION, SYMBOLS, TOTAL, Frequencies
 from fetchsgd.wire.reader import Reader, number_bytes
 from fetchsgd.wire.segments import (
     assemble,

@@ -22,7 +22,7 @@ from fetchsgd.wire.bit_loops import (
     write_extra,
 )
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.frequencies import SYMBOLS, TOTAL, Frequencies, read_table, table_bytes
+from fetchsgd.wire.rans import SYMBOLS, TOTAL, Frequencies, read_table, table_bytes
 from fetchsgd.wire.reader import Reader, number_bytes
 from fetchsgd.wire.segments import (
     assemble,

@@ -7,48 +7,14 @@ Every payload takes every kind of values. Tensors may be on any device; `encode`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
-from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire.header import MOST
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, eq=False)
-class Floats:
-    """Numbers as they are: float32, float16 or bfloat16."""
-
-    values: Float[Tensor, " count"]
-
-    def __post_init__(self) -> None:
-        if self.values.dtype not in FLOATS:
-            raise ValueError(f"Floats takes float32, float16 or bfloat16, not {self.values.dtype}")
-        _check_vector("values", self.values)
-
-    def floats(self):
-        return self.values.float()
-
-    def section_bytes(self):
-        return len(self.values) * self.values.element_size()
-
-
-@dataclass(frozen=True, eq=False)
-class Integers:
-    """Whole numbers; small ones take few bits."""
-
-    values: Int64[Tensor, " count"]
-
-    def __post_init__(self) -> None:
-        if self.values.dtype != torch.int64:
-            raise ValueError(f"Integers takes int64, not {self.values.dtype}")
-        _check_vector("values", self.values)
-
-
-Values = Floats | Quantised | Integers
+from fetchsgd.wire.values import Integers, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +25,7 @@ class DenseVector:
     round: int = 0
 
     def __post_init__(self) -> None:
+        _check_values("DenseVector", self.values)
         _check_number("round", self.round, 0, 2**32 - 1)
 
 
@@ -70,6 +37,7 @@ class WholeModel:
     round: int = 0
 
     def __post_init__(self) -> None:
+        _check_values("WholeModel", self.values)
         _check_number("round", self.round, 0, 2**32 - 1)
 
 
@@ -86,15 +54,16 @@ class SketchTable:
     round: int = 0
 
     def __post_init__(self) -> None:
+        _check_values("SketchTable", self.values)
         _check_number("round", self.round, 0, 2**32 - 1)
         _check_number("dim", self.dim, 0, MOST)
         _check_number("seed", self.seed, 0, 2**64 - 1)
         for name in ("rows", "cols", "block"):
             _check_number(name, getattr(self, name), 0, 2**32 - 1)
-        if count_of(self.values) != self.rows * self.cols:
+        if self.values.count != self.rows * self.cols:
             raise ValueError(
                 f"a table of {self.rows} rows and {self.cols} cols has {self.rows * self.cols} "
-                f"values, not {count_of(self.values)}"
+                f"values, not {self.values.count}"
             )
 
 
@@ -102,7 +71,7 @@ class SketchTable:
 class SparseUpdate:
     """Values for some coordinates of a vector; the others do not change.
 
-    `since` is the version that it changes; 0 stands for the initial weights, which all can make.
+    `since` is the version that it changes; 0 means the initial weights, which everyone can make.
     """
 
     dim: int
@@ -112,13 +81,14 @@ class SparseUpdate:
     since: int = 0
 
     def __post_init__(self) -> None:
+        _check_values("SparseUpdate", self.values)
         _check_number("round", self.round, 0, 2**32 - 1)
         _check_number("since", self.since, 0, self.round)
         _check_number("dim", self.dim, 0, MOST)
         _check_indices(self.indices, self.dim)
-        if count_of(self.values) != len(self.indices):
+        if self.values.count != len(self.indices):
             raise ValueError(
-                f"{len(self.indices)} indices need as many values, not {count_of(self.values)}"
+                f"{len(self.indices)} indices need as many values, not {self.values.count}"
             )
         if isinstance(self.values, Integers) and bool((self.values.values == 0).any()):
             raise ValueError("an integer that is 0 changes nothing: leave it out of the update")
@@ -127,24 +97,31 @@ class SparseUpdate:
 Payload = DenseVector | SketchTable | SparseUpdate | WholeModel
 
 
-def count_of(values: Values) -> int:
-    return values.count if isinstance(values, Quantised) else len(values.values)
-
-
-def _check_vector(name: str, values: Tensor) -> None:
-    if values.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, not shape {tuple(values.shape)}")
+def _check_values(payload: str, values: object) -> None:
+    if not isinstance(values, Values):
+        hint = "; Floats(tensor) sends it as it is" if isinstance(values, Tensor) else ""
+        raise TypeError(
+            f"the values of a {payload} must be Floats, Integers or what a quantiser made, not "
+            f"{type(values).__name__}{hint}"
+        )
 
 
 def _check_number(name: str, value: int, least: int, most: int) -> None:
+    try:
+        index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
     if not least <= value <= most:
         raise ValueError(f"{name} must be from {least} to {most}, not {value}")
 
 
 def _check_indices(indices: Tensor, dim: int) -> None:
+    if not isinstance(indices, Tensor):
+        raise TypeError(f"indices must be a tensor of int64, not {type(indices).__name__}")
     if indices.dtype != torch.int64:
         raise ValueError(f"indices must be int64, not {indices.dtype}")
-    _check_vector("indices", indices)
+    if indices.ndim != 1:
+        raise ValueError(f"indices must have one dimension, not shape {tuple(indices.shape)}")
     if len(indices) == 0:
         return
     if not bool((indices[1:] > indices[:-1]).all()):

@@ -1,11 +1,14 @@
-"""Range coding with asymmetric numeral systems (Duda 2013): symbols in as many bits as they inform.
+"""Range coding with asymmetric numeral systems (Duda 2013): frequent symbols take few bits.
 
-Frequencies are an input, so that each caller brings the model that suits its data. The loops are in
-rans_loops.py, the bytes are specified in docs/wire.md.
+Frequencies are an input, so that each caller brings those that suit its data: whole numbers that
+add up to 2^14, at least 1 for a symbol that occurs. They come from counts, and are then written in
+front of the symbols, or from a law that reader and writer know. The loops are in rans_loops.py, the
+bytes are specified in docs/wire.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,12 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.frequencies import SYMBOLS, TOTAL, Frequencies
 from fetchsgd.wire.rans_loops import LANES, LOWEST, count_symbols, pop_symbols, push_symbols
+from fetchsgd.wire.reader import Reader, number_bytes
 
+SYMBOLS = 256
+PRECISION = 14
+TOTAL = 1 << PRECISION
 # A segment with fewer symbols has one lane: the other states would be a visible part of it.
 SHORT = 1 << 14
 STATE_BYTES = 4
+
+Frequencies = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +53,78 @@ class Model:
         return lookup, (self.frequencies << 16 | self.starts).astype(np.uint32)
 
     def bits(self, counts: NDArray[np.int64]) -> float:
-        """Bits that so many of each symbol take; each has a frequency."""
+        """Bits that these numbers of each symbol take; each that occurs has a frequency."""
         used = counts > 0
         return float((counts[used] * np.log2(TOTAL / self.frequencies[used])).sum())
 
 
 def lanes(symbols: int) -> int:
-    """States that a segment of so many symbols has."""
+    """States of a segment with that many symbols."""
     return 1 if symbols < SHORT else LANES
 
 
 def histogram(symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
-    counts = np.zeros((4, SYMBOLS), dtype=np.int64)
-    count_symbols(symbols, counts)
-    total: NDArray[np.int64] = counts.sum(axis=0)
-    return total
+    """How often each symbol occurs."""
+    counts: NDArray[np.int64] = count_symbols(symbols)
+    return counts
+
+
+def normalise(counts: NDArray[np.int64], total: int) -> Frequencies:
+    """Frequencies that add up to `total`, in proportion to counts, at least 1 where one occurs."""
+    scaled = counts * (total / counts.sum())
+    found: Frequencies = np.maximum(np.floor(scaled), counts > 0).astype(np.int64)
+    missing = total - int(found.sum())
+    if missing > 0:
+        best = np.argsort(np.where(counts > 0, found - scaled, np.inf), kind="stable")
+        found[best[:missing]] += 1
+    for _ in range(-missing):
+        # One less where that lengthens the message least.
+        loss = np.full(len(counts), np.inf)
+        np.divide(counts, found - 1, out=loss, where=found > 1)
+        found[np.argmin(loss)] -= 1
+    return found
+
+
+def table_bytes(frequencies: Frequencies) -> bytes:
+    """Each frequency as LEB128 up to the last that is not 0; after a 0, how many more follow."""
+    out = bytearray()
+    zeros = 0
+    for frequency in _up_to_last(frequencies):
+        if frequency == 0:
+            zeros += 1
+            continue
+        if zeros:
+            out += bytes([0, zeros - 1])
+            zeros = 0
+        out += number_bytes(frequency)
+    return bytes(out)
+
+
+def _up_to_last(frequencies: Frequencies) -> Iterable[int]:
+    values: list[int] = frequencies[: int(np.flatnonzero(frequencies)[-1]) + 1].tolist()
+    return values
+
+
+def read_table(reader: Reader, size: int, total: int) -> Frequencies:
+    """The opposite of `table_bytes`: a table of `size` entries ends where the sum is met."""
+    found = np.zeros(size, dtype=np.int64)
+    at, left, after_zeros = 0, total, False
+    while left > 0:
+        if at >= size:
+            raise WireError(f"frequencies add up to {total - left}, not to {total}")
+        frequency = reader.number("a frequency", total)
+        if frequency == 0:
+            if after_zeros:
+                raise WireError("a run of zero frequencies is written in two parts")
+            at += 1 + reader.byte("a run of zero frequencies")
+        elif frequency > left:
+            raise WireError(f"frequencies add up to more than {total}")
+        else:
+            found[at] = frequency
+            left -= frequency
+            at += 1
+        after_zeros = frequency == 0
+    return found
 
 
 def encode(symbols: NDArray[np.uint8], model: Model) -> bytes:
@@ -85,7 +150,7 @@ def decode_into(out: NDArray[np.uint8], data: memoryview, model: Model) -> None:
 
 
 def most_bytes(symbols: int) -> int:
-    """An upper bound of the size of so many symbols: a word each, and the states."""
+    """No segment of that many symbols is longer: a word for each, and the states."""
     return lanes(symbols) * STATE_BYTES + 2 * symbols
 
 

@@ -103,8 +103,10 @@ def pop_symbols(out, words, states, lookup, table):
 
 
 @njit(nogil=True, cache=True)
-def count_symbols(symbols, counts):
-    """Add to four histograms in turn, so that equal neighbours do not wait for each other."""
+def count_symbols(symbols):
+    """How often each of 256 symbols occurs."""
+    # Four tables in turn: an equal neighbour need not wait for the count before it.
+    counts = np.zeros((4, 256), np.int64)
     whole = symbols.size - symbols.size % 4
     for i in range(0, whole, 4):
         counts[0, symbols[i]] += 1
@@ -113,3 +115,4 @@ def count_symbols(symbols, counts):
         counts[3, symbols[i + 3]] += 1
     for i in range(whole, symbols.size):
         counts[0, symbols[i]] += 1
+    return counts.sum(axis=0)

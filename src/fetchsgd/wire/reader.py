@@ -1,7 +1,7 @@
 """Walk through the bytes of a message; every step checks that the bytes are there.
 
-Numbers of unknown size are LEB128: seven bits a byte, lowest first, the top bit set on all bytes
-but the last. There is one way to write each number: the last byte is zero only in the number 0.
+Numbers of unknown size are LEB128: seven bits in each byte, lowest first, the top bit set on all
+bytes but the last. Each number is written in one way: the last byte is zero only in the number 0.
 """
 
 from __future__ import annotations

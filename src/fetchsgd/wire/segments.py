@@ -23,7 +23,7 @@ def spans(count: int) -> list[tuple[int, int]]:
 
 
 def shortest(symbols: int) -> int:
-    """Bytes that a stream of so many symbols has at least."""
+    """The fewest bytes that a stream of that many symbols may have."""
     return -(-symbols // EXPANSION)
 
 

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
-from fetchsgd.quantisers.kernels.cpu_loops import count_symbols, quantise_runs, round_runs, sum_runs
-from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs
+from fetchsgd.quantisers.kernels.cpu_loops import quantise_runs, round_runs, sum_runs
+from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.threads import run_in_order
+from fetchsgd.wire import rans
 
 # Runs that one task walks over.
 CHUNK = 1024
@@ -64,7 +65,7 @@ def weighted_sum(
 
 def histograms(symbols: UInt8[Tensor, "n symbols"]) -> Int64[Tensor, "n 256"]:
     """How often each symbol occurs in each row."""
-    rows = list(run_in_order(count_symbols, symbols.numpy(), symbols.numel()))
+    rows = list(run_in_order(rans.histogram, symbols.numpy(), symbols.numel()))
     return torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, 256))
 
 

@@ -145,20 +145,6 @@ def sum_runs(total, symbols, scales, weights, bits, per_symbol, first, last):
 
 
 @njit(nogil=True, cache=True)
-def count_symbols(symbols):
-    """How often each symbol occurs."""
-    # Four tables in turn: an equal neighbour need not wait for the count before it.
-    counts = np.zeros((4, 256), np.int64)
-    whole = symbols.size // 4 * 4
-    for i in range(0, whole, 4):
-        for lane in range(4):
-            counts[lane, symbols[i + lane]] += 1
-    for i in range(whole, symbols.size):
-        counts[0, symbols[i]] += 1
-    return counts.sum(axis=0)
-
-
-@njit(nogil=True, cache=True)
 def round_runs(out, cells, key, stream, first, last):
     """Runs [first, last) of one row, rounded to bfloat16; both are given as bits."""
     words = np.empty(RUN, np.uint32)
@@ -169,3 +155,12 @@ def round_runs(out, cells, key, stream, first, last):
         for i in range(source.size):
             size = source[i] & BELOW_SIGN
             target[i] = _cut_to_bfloat16(size, words[i] & LOWER) | source[i] & SIGN
+
+
+@njit(nogil=True, cache=True)
+def all_allowed(symbols, allowed):
+    """Whether each symbol is one of the allowed."""
+    bad = 0
+    for i in range(symbols.size):
+        bad += not allowed[symbols[i]]
+    return bad == 0

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.quantisers.kernels import cuda_programs as programs
-from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs, top_level
+from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs, top_level
 
 # Runs that one program rounds.
 RUNS = 8
@@ -29,7 +30,8 @@ def quantise(
     symbols = torch.empty(n, runs * RUN // per_symbol, dtype=torch.uint8, device=cells.device)
     tiles = -(-runs // RUNS)
     if n * tiles:
-        programs.quantise_runs[(n * tiles,)](
+        launch(
+            programs.quantise_runs, (n * tiles,),
             symbols, scales, cells, streams, *_halves(key), count, runs, tiles,
             BITS=bits, PER_SYMBOL=per_symbol, TOP=top_level(bits), RUNS=RUNS,
         )  # fmt: skip
@@ -48,7 +50,8 @@ def weighted_sum(
     total = torch.empty(count, dtype=torch.float32, device=scales.device)
     slices = RUN // CELLS_PER_SYMBOL[bits] // 64
     if count:
-        programs.sum_runs[(-(-runs // SUM_RUNS) * slices,)](
+        launch(
+            programs.sum_runs, (-(-runs // SUM_RUNS) * slices,),
             total, symbols, scales, weights, n, count, runs,
             BITS=bits, PER_SYMBOL=CELLS_PER_SYMBOL[bits], TOP=top_level(bits),
             RUNS=SUM_RUNS, AT_ONCE=ROWS_AT_ONCE, num_warps=2,
@@ -62,7 +65,10 @@ def histograms(symbols: UInt8[Tensor, "n symbols"]) -> Int64[Tensor, "n 256"]:
     counts = torch.zeros(n, 256, dtype=torch.int64, device=symbols.device)
     parts = -(-length // (SPAN * SPANS))
     if n * parts:
-        programs.count_symbols[(n * parts,)](counts, symbols, length, parts, SPAN=SPAN, SPANS=SPANS)
+        launch(
+            programs.count_symbols, (n * parts,),
+            counts, symbols, length, parts, SPAN=SPAN, SPANS=SPANS,
+        )  # fmt: skip
     return counts
 
 
@@ -74,9 +80,10 @@ def round_to_bfloat16(
     out = torch.empty_like(cells)
     tiles = -(-num_runs(count) // RUNS)
     if n * tiles:
-        programs.round_runs[(n * tiles,)](
-            out, cells, streams, *_halves(key), count, tiles, RUNS=RUNS
-        )
+        launch(
+            programs.round_runs, (n * tiles,),
+            out, cells, streams, *_halves(key), count, tiles, RUNS=RUNS,
+        )  # fmt: skip
     return out
 
 

@@ -64,7 +64,7 @@ def _stored(cells, factor, words, usable, TOP: tl.constexpr):
     return moved >> 24
 
 
-# A key of 1 would else become a constant of the program.
+# Otherwise Triton would compile another program for a key of 1.
 @triton.jit(do_not_specialize=["key_low", "key_high"])
 def quantise_runs(
     symbols, scales, cells, streams, key_low, key_high, count, runs, tiles,

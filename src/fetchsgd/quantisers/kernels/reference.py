@@ -1,6 +1,6 @@
-"""Quantisation in plain torch, straight from the definition in quantised.py; slow, on any device.
+"""Quantisation in plain torch, straight from the definition in levels.py; slow, on any device.
 
-Words of 32 bits live in int64, since torch has next to no arithmetic for uint32.
+Words of 32 bits live in int64, since torch has hardly any arithmetic for uint32.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
-from fetchsgd.quantisers.levels import CELLS_PER_SYMBOL, RUN, num_runs, top_level
+from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs, top_level
 
 LOW = 0xFFFFFFFF
 # Bits of floats: infinity, NaN, the largest bfloat16, and the smallest scale, 2^-100.

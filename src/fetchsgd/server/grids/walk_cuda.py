@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.server.grids.step_log import Entry
 from fetchsgd.server.grids.walk_programs import walk_back
 
@@ -31,6 +32,7 @@ def add_up(dim: int, stages: list[tuple[int, Entry]], change: Int32[Tensor, "row
     edges = (torch.arange(tiles + 1, device=device) * TILE).clamp(max=dim)
     bounds = torch.searchsorted(keys, base[:, None] + edges, out_int32=len(keys) < 1 << 31)
     total = torch.zeros(dim, dtype=torch.int32, device=device)
-    walk_back[(tiles,)](
-        total, change, indices, steps, bounds, rows, count, tiles, SPAN=SPAN, num_warps=1
-    )
+    launch(
+        walk_back, (tiles,),
+        total, change, indices, steps, bounds, rows, count, tiles, SPAN=SPAN, num_warps=1,
+    )  # fmt: skip

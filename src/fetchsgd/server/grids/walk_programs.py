@@ -7,13 +7,15 @@ import triton.language as tl
 
 
 @triton.jit
-def _bucket(value):
-    """The symbol of an integer, as in wire/integers.py; the exponent is read off the float."""
-    z = tl.where(value >= 0, 2 * value, -2 * value - 1)
-    exponent = (z.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+def bucket(value):
+    """The symbol of an int32, as in wire/integers.py; the exponent is read off the float."""
+    z = ((value << 1) ^ (value >> 31)).to(tl.uint32, bitcast=True)
+    # A float holds 24 bits; more must be cut, or they round up to the next power of two.
+    head = tl.where(z < 16777216, z, (z >> 8) << 8)
+    exponent = (head.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
     exponent = tl.maximum(exponent, 4)
-    large = 16 + 4 * (exponent - 4) + ((z >> (exponent - 2)) & 3)
-    return tl.where(z < 16, z, large)
+    below = (z >> (exponent - 2).to(tl.uint32)) & 3
+    return tl.where(z < 16, z.to(tl.int32), 4 * exponent + below.to(tl.int32))
 
 
 @triton.jit
@@ -33,7 +35,7 @@ def walk_back(total, change, indices, steps, bounds, rows, count, tiles, SPAN: t
             after = before + tl.load(steps + at, mask=inside, other=0)
             tl.store(total + where, after, mask=inside)
             # Lanes outside have moved from zero to zero, which cancels.
-            moved = tl.histogram(_bucket(after), 256) - tl.histogram(_bucket(before), 256)
+            moved = tl.histogram(bucket(after), 256) - tl.histogram(bucket(before), 256)
             tl.atomic_add(change + row * 256 + symbols, moved, mask=moved != 0)
         # The next update reads what other threads have just written.
         tl.debug_barrier()

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.sketch.hashing import BlockHash
 from fetchsgd.sketch.kernels import cuda_programs as programs
 from fetchsgd.sketch.kernels import selection
@@ -30,8 +31,8 @@ TILE = 128
 BLOCKS_IN_TILE = 8
 RUNS_AT_ONCE = 32
 FEW_RUNS = 4
-# Rows of at most so many cells are sorted whole. To select the largest and put them in order takes
-# a sort as well, and more launches besides; but it moves less memory.
+# Rows of at most this many cells are sorted whole. To select the largest and put them in order
+# takes a sort as well, and more launches besides; but it moves less memory.
 SORTED_CELLS = 1 << 22
 # Programs that keep the card busy; a small table is split further to reach this many.
 ENOUGH_PROGRAMS = 2048
@@ -64,25 +65,15 @@ class TritonKernels:
         else:
             addresses, stride = self._layout(pieces).addresses(pieces), h.num_blocks
         runs = self.sorted_runs
-        programs.gather_runs[(tiles * splits, h.rows, count)](
-            out,
-            pieces[0],
-            addresses,
-            stride,
-            runs.starts,
-            runs.blocks,
-            runs.starts.shape[1],
-            runs.bounds,
-            h.dim,
-            h.cols,
-            tiles,
-            splits,
-            BLOCK=h.block,
-            TILE=self.tile,
-            RUNS=FEW_RUNS if self._runs_in_tile <= 2 * FEW_RUNS else RUNS_AT_ONCE,
-            IN_PIECES=len(pieces) > 1,
-            num_warps=1,
-        )
+        few = self._runs_in_tile <= 2 * FEW_RUNS
+        launch(
+            programs.gather_runs, (tiles * splits, h.rows, count),
+            out, pieces[0], addresses, stride,
+            runs.starts, runs.blocks, runs.starts.shape[1], runs.bounds,
+            h.dim, h.cols, tiles, splits,
+            BLOCK=h.block, TILE=self.tile, RUNS=FEW_RUNS if few else RUNS_AT_ONCE,
+            IN_PIECES=len(pieces) > 1, num_warps=1,
+        )  # fmt: skip
         return out.sum(dim=0) if splits > 1 else out[0]
 
     def scatter(
@@ -100,9 +91,10 @@ class TritonKernels:
             # Equal cells become neighbours, in order of index.
             cells, order = cells.flatten().sort(stable=True)
             signed = torch.where(packed & 1 == 1, -values, values).flatten()[order]
-            programs.sum_neighbours[(-(-len(cells) // SPAN),)](
-                table, cells, signed, len(cells), SPAN=SPAN
-            )
+            launch(
+                programs.sum_neighbours, (-(-len(cells) // SPAN),),
+                table, cells, signed, len(cells), SPAN=SPAN,
+            )  # fmt: skip
         return table
 
     def touched(
@@ -111,7 +103,8 @@ class TritonKernels:
         h = self.hash
         marks = torch.zeros(h.rows, h.cols, dtype=torch.bool, device=self.device)
         if len(indices):
-            programs.mark_cells[(-(-len(indices) // SPAN),)](
+            launch(
+                programs.mark_cells, (-(-len(indices) // SPAN),),
                 marks.view(torch.uint8), indices, values, len(indices),
                 self.placements, h.cols, h.num_blocks, h.block, h.rows, SPAN,
             )  # fmt: skip
@@ -125,12 +118,12 @@ class TritonKernels:
         spans = -(-len(indices) // SPAN)
         if spans:
             arguments = self._unsketch_arguments(table)
-            programs.query_entries[(spans,)](out, indices, len(indices), *arguments)
+            launch(programs.query_entries, (spans,), out, indices, len(indices), *arguments)
         return out
 
     def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
         out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
-        programs.write_estimates[self._spans()](out, *self._unsketch_arguments(table))
+        launch(programs.write_estimates, self._spans(), out, *self._unsketch_arguments(table))
         return out
 
     def top_k(
@@ -154,9 +147,10 @@ class TritonKernels:
         indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
         values = torch.empty(capacity, dtype=torch.float32, device=self.device)
         count = torch.zeros(1, dtype=torch.int64, device=self.device)
-        programs.append_reached[self._spans()](
-            indices, values, count, capacity, threshold, *self._unsketch_arguments(table)
-        )
+        launch(
+            programs.append_reached, self._spans(),
+            indices, values, count, capacity, threshold, *self._unsketch_arguments(table),
+        )  # fmt: skip
         found = int(count)
         if found > capacity:
             return None
@@ -185,7 +179,7 @@ class TritonKernels:
         spans = self._spans()
         arguments = self._unsketch_arguments(table)
         counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
-        programs.count_reached[spans](counts, threshold, spans[0], *arguments)
+        launch(programs.count_reached, spans, counts, threshold, spans[0], *arguments)
         # One flat scan: torch's scan of two long rows is some ten times slower.
         ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
         ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
@@ -193,9 +187,10 @@ class TritonKernels:
         indices = torch.zeros(size, dtype=torch.int64, device=self.device)
         values = torch.zeros(size, dtype=torch.float32, device=self.device)
         if size:
-            programs.write_reached[spans](
-                indices, values, size, counts, ends, threshold, spans[0], *arguments
-            )
+            launch(
+                programs.write_reached, spans,
+                indices, values, size, counts, ends, threshold, spans[0], *arguments,
+            )  # fmt: skip
         return indices, values, ends[spans[0] - 1 :: spans[0]]
 
     def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:

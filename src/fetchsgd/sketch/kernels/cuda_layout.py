@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
+from fetchsgd.launch import launch
 from fetchsgd.sketch.kernels import cuda_programs as programs
 
 # Lanes or blocks that one program looks up.
@@ -98,11 +99,13 @@ class PieceLayout:
         sizes = {"COUNT": len(pieces), "BYTES": like.element_size(), "SPAN": SPAN}
         per_vector = self.lane_piece.numel()
         if per_vector:
-            programs.copy_lanes[(-(-per_vector // SPAN), count)](
-                self._staging, table, self.lane_piece, self.lane_shift, per_vector, **sizes
-            )
+            launch(
+                programs.copy_lanes, (-(-per_vector // SPAN), count),
+                self._staging, table, self.lane_piece, self.lane_shift, per_vector, **sizes,
+            )  # fmt: skip
         found = torch.empty(count, len(self.piece), dtype=torch.int64, device=self.device)
-        programs.find_blocks[(-(-len(self.piece) // SPAN), count)](
+        launch(
+            programs.find_blocks, (-(-len(self.piece) // SPAN), count),
             found, table, self.piece, self.shift, self.slot, len(self.piece),
             self._staging.data_ptr(), len(self.lane_piece) * self.block,
             BLOCK=self.block, **sizes,
