@@ -34,7 +34,7 @@ from fetchsgd.clients.layer_gradients import (
     patches_of,
     precision_of_convolutions,
 )
-from fetchsgd.tasks.pooling import folded, unfolded
+from fetchsgd.vmap_dims import folded, mapped, unfolded
 
 WORD = 16  # bytes that a GPU loads at once
 
@@ -152,11 +152,6 @@ class Convolutions(torch.autograd.Function):
                 multiply(rows.flatten(1, 3).mT, patches, at_weight)
                 at_weight = pieces_of(at_weight, ctx.layer, ctx.turned).movedim(4, 2)
         return at_x, at_weight, None
-
-
-def mapped(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """With the dimension that vmap maps over in front."""
-    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
 def turns(places: Sequence[int], out: int) -> bool:
