@@ -4,7 +4,7 @@ import pytest
 import torch
 from waiting import nothing_waits
 
-from fetchsgd.clients import trainer as client
+from fetchsgd.clients import trainer as trainers
 from fetchsgd.clients.graphs import uncollected
 from fetchsgd.runs.settings import resolve
 from fetchsgd.server.rounds import train_rounds
@@ -38,7 +38,7 @@ def test_recorded_equals_launched_one_by_one(method):
 @pytest.mark.parametrize("method", ["uncompressed", "local_topk", "fedavg"])
 def test_clients_of_many_sizes(method, monkeypatch):
     """Filled up to a few shapes, for the cohort as one batch and for one client after another."""
-    monkeypatch.setattr(client, "MUCH", 0)
+    monkeypatch.setattr(trainers, "LARGE_CLIENT", 0)
     sets = ("local.epochs=2", "local.batch_size=2") if method == "fedavg" else ()
     recorded, losses = train(method, *sets, task="tinytask:tiny")
     launched, plain = train(method, *sets, "cuda_graphs=false", task="tinytask:tiny")

@@ -54,9 +54,11 @@ def work(
     clients = run.clients
     row = row_of(client, clients.data.num_clients)
     seed = number(clients.seed, "local", client)
-    cohort = replace(clients, seed=seed).gather(np.array([row]), round)
+    cohort = replace(clients.gatherer, seed=seed).gather(np.array([row]), round)
     generator = torch_generator(seed, "local", round, weights.device)
-    vectors, losses = run.trainer.client_vectors(weights, cohort, clients.work, rate, generator)
+    vectors, losses = run.trainer.client_vectors(
+        weights, cohort, clients.work, rate, generator, number(seed, "model", round)
+    )
     payload, memory = payload_for(run.method, vectors, client, round, clients.upload, memory)
     return Done(payload, int(clients.data.sizes[row]), float(losses[0]), memory)
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.clients.batches import as_images
+from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.diagnose import diagnosed
 from fetchsgd.errors import DivergedError, UserError
@@ -31,7 +31,6 @@ from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.server.rounds import Training, train_rounds
 from fetchsgd.server.sampling import Sampler
 from fetchsgd.simulate.cohort import CohortAtWork
-from fetchsgd.tasks.base import cut, totals_and_counts
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30
@@ -126,22 +125,9 @@ class Run:
     def rate(self, round: int) -> float:
         return self.config.schedule.rate(round, self.rounds, self.config.train.baseline_epochs)
 
-    @torch.no_grad()
     def evaluate(self, weights: Float32[Tensor, " dim"]) -> tuple[float, float]:
         """The metric and the mean loss on the test set."""
-        task = self.config.task
-        sums = weights.new_zeros(3, dtype=torch.float64)
-        parameters = self.trainer.parameters(weights)
-        for start in range(0, len(self.test[0]), task.eval_batch):
-            part = slice(start, start + task.eval_batch)
-            inputs, targets = (tensor[part] for tensor in self.test)
-            if task.test_lengths is not None:
-                inputs = cut(inputs, int(task.test_lengths[part].max()))
-            outputs = self.trainer.outputs(parameters, as_images(inputs))
-            quality = totals_and_counts(task.quality(outputs, targets))
-            sums += torch.stack([*quality, task.loss(outputs, targets).sum()])
-        total, count, loss = sums.tolist()  # waits for the device, once
-        return task.summary(total / count), loss / len(self.test[0])
+        return evaluate(self.trainer, self.config.task, *self.test, weights)
 
     def execute(
         self, out: Path, resume: bool = False, watch: Watch | None = None
