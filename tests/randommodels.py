@@ -57,5 +57,5 @@ class Always(Layered):
 MODELS = {"layered": Layered, "functional": Functional, "skipping": Skipping, "always": Always}
 
 
-def task(model: str = "layered", seed: int = 0):
-    return replace(tiny(seed), name=model, model=MODELS[model])
+def task(model: str = "layered", clients: int = 12, seed: int = 0):
+    return replace(tiny(seed, clients), name=model, model=MODELS[model])

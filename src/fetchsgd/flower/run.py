@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 
+import torch
 from jaxtyping import Float32
 from torch import Tensor
 
@@ -30,19 +31,21 @@ class FederatedRun(Run):
         self.digest = self._digest()
 
     def _digest(self) -> str:
-        """A short text that differs where settings or initial weights do."""
+        """A short text that differs where settings, initial weights or frozen ones do."""
         settings = self.config.settings
         shared = {section: settings[section] for section in SHARED}
         shared["train"] = {key: settings["train"][key] for key in SHARED_TRAIN}
         shared["task"] = {"name": settings["task"]["name"], "dim": self.model.dim}
         found = hashlib.sha256(json.dumps(shared, sort_keys=True).encode())
-        found.update(as_bytes(self.origin))
+        for tensor in (self.origin, *self.model.constants().values()):
+            found.update(as_bytes(tensor))
         return found.hexdigest()[:32]
 
 
-def as_bytes(vector: Tensor) -> bytes:
-    """The bits of a vector."""
-    found: bytes = vector.detach().cpu().contiguous().numpy().tobytes()
+def as_bytes(tensor: Tensor) -> bytes:
+    """The bits of a tensor of any type."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    found: bytes = flat.view(torch.uint8).numpy().tobytes()
     return found
 
 
