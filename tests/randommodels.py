@@ -35,6 +35,8 @@ class Functional(nn.Module):
 class Skipping(nn.Module):
     """Stochastic depth: a layer is skipped or not for the whole batch. vmap cannot run this."""
 
+    draws_on = "cpu"
+
     def __init__(self):
         super().__init__()
         self.first, self.middle, self.last = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
@@ -42,9 +44,13 @@ class Skipping(nn.Module):
     def forward(self, x):
         x = self.first(x).tanh()
         for _ in range(6):
-            if not self.training or torch.rand((), device=x.device) < 0.5:
+            if not self.training or torch.rand((), device=self.draws_on) < 0.5:
                 x = x + self.middle(x).tanh()
         return self.last(x)
+
+
+class SkippingOnGPU(Skipping):
+    draws_on = "cuda"
 
 
 class Always(Layered):
@@ -55,7 +61,8 @@ class Always(Layered):
 
 
 MODELS = {"layered": Layered, "functional": Functional, "skipping": Skipping, "always": Always}
+ON_GPU = {"skipping_on_gpu": SkippingOnGPU}
 
 
 def task(model: str = "layered", clients: int = 12, seed: int = 0):
-    return replace(tiny(seed, clients), name=model, model=MODELS[model])
+    return replace(tiny(seed, clients), name=model, model=(MODELS | ON_GPU)[model])

@@ -19,7 +19,7 @@ def _seeded():
 
 
 def test_a_layer_that_is_not_reached_has_no_gradient():
-    """Its memory is nobody's before."""
+    """Its part of the result starts as uninitialised memory."""
 
     class Idle(nn.Module):
         def __init__(self):
@@ -51,7 +51,7 @@ class Twice(nn.Module):
 
 
 class Borrowed(Twice):
-    """A layer's weights used where nobody calls the layer."""
+    """A layer's weights used without calling the layer."""
 
     def forward(self, x):
         return self.last(functional.linear(self.layer(x).tanh(), self.layer.weight))

@@ -160,7 +160,7 @@ def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Te
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A module with weights of its own: where they are in the vector, and their shapes."""
+    """A module that has weights: where they are in the vector, and their shapes."""
 
     module: nn.Module
     places: dict[str, tuple[slice, torch.Size]]

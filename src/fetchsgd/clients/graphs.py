@@ -18,6 +18,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.batches import Batch
+from fetchsgd.errors import UserError
 from fetchsgd.randomness import kept_globals
 
 # Where clients differ in size, batches are filled up to one of a few sizes (`rounded_up`).
@@ -84,8 +85,17 @@ class GraphedGradient:
         if self.draws_on_cpu:
             return None
         graph = torch.cuda.CUDAGraph()
-        with uncollected(), torch.cuda.graph(graph, pool=self._pool):
-            gradient, loss = self.gradient(kept_weights, kept)
+        try:
+            with uncollected(), torch.cuda.graph(graph, pool=self._pool):
+                gradient, loss = self.gradient(kept_weights, kept)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise UserError(
+                "the model cannot be recorded as a CUDA graph, as one cannot that looks at its "
+                f"numbers to choose what to do: {str(error).splitlines()[0]}; set "
+                "train.cuda_graphs=false"
+            ) from error
         return Recorded(graph, kept_weights, kept, gradient, loss)
 
     def _warm_up(self, weights: Float32[Tensor, " dim"], batch: Batch) -> None:

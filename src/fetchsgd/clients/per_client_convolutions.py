@@ -1,4 +1,4 @@
-"""Convolutions of many clients at once, each with weights of its own.
+"""Convolutions of many clients at once, where each client has its own weights.
 
 vmap makes one grouped convolution of them, for which libraries have no fast kernels. Here they are
 batched products of patches and weights, as in layer_gradients.py: one product forward, one for the

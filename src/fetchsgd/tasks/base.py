@@ -1,4 +1,4 @@
-"""A task: clients with data, a model without weights of its own yet, a loss, and a way to judge."""
+"""A task: clients with data, a model to train, a loss, and a way to measure quality."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ class Task:
     """What the user names. `loss` gives one number per example, and must not mix examples.
 
     model: makes the module; its initial weights must come from torch's generator, which is seeded.
+        Parameters with requires_grad=False are not trained. Each part trains in the mode in which
+        it is handed over, so `eval()` switches its dropout off. Buffers must stay constant.
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
         two, (n, 2), a total and what it counts, as of tokens: the metric is totals by counts.
     test_lengths: as `ClientData.lengths`.
