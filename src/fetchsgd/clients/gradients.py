@@ -74,7 +74,7 @@ class ClientGradients:
             losses = self._losses(parameters, cohort.examples, cohort.targets.flatten(0, 1))
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
-        for layer in taps.silent:
+        for layer in taps.unreached:
             layer.clear(gradients)
         return gradients, means.detach()
 
@@ -197,17 +197,17 @@ def layers_of(model: FlatModel) -> list[Layer]:
 
 
 class Taps:
-    """Where one pass is listened to."""
+    """Collects the clients' gradients while one backward pass runs."""
 
     def __init__(self, layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> None:
         self.gradients = gradients
-        self.silent = set(layers)  # until the backward pass reaches them
+        self.unreached = set(layers)  # until the backward pass reaches them
         # Something that asks for a gradient, since neither weights nor inputs do.
         self.anchor = torch.zeros((), device=gradients.device, requires_grad=True)
 
-    def hear(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
+    def record(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
         layer.write(self.gradients, inputs, slopes)
-        self.silent.discard(layer)
+        self.unreached.discard(layer)
 
 
 class Tap(torch.autograd.Function):
@@ -224,7 +224,7 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.taps.hear(ctx.layer, *ctx.saved_tensors, *slopes)
+        ctx.taps.record(ctx.layer, *ctx.saved_tensors, *slopes)
         return *slopes, None, None, None, None
 
 
