@@ -2,7 +2,7 @@
 
     cd examples && fetchsgd train custom_task:sensors --method fetchsgd --set k=200 --set cols=1000
 
-Forty sensors, each in a place of its own, learn together to predict a reading from twenty channels.
+Forty sensors, each in a different place, learn together to predict a reading from twenty channels.
 Options of the task are the arguments of the function; `--set task.noise=0.2` changes one.
 """
 

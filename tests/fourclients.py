@@ -7,6 +7,7 @@ from torch import nn
 
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gradients import ClientGradients
+from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.vector import FlatModel
 
@@ -62,3 +63,35 @@ def both_ways(module, cohort, dtype=torch.float32):
     rtol = 1e-4 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(losses, expected_losses, rtol=rtol, atol=1e-6)
     return gradients.one_pass_serves, found, expected
+
+
+# A path, and what is set for it: whether vmap serves, and whether one pass does.
+PATHS = {
+    "chosen": None,
+    "a local step": None,
+    "by vmap": (True, False),
+    "one after another": (False, False),
+}
+
+
+def gradients_on_every_path(module, weight_decay=0.0):
+    """By name of the path: (n, dim) gradients of four clients, or (1, dim) of all together."""
+    cohort = cohort_like(5)
+    model = FlatModel(module)
+    weights, generator = model.weights(), torch.Generator()
+    paths = {}
+    for path, serves in PATHS.items():
+        trainer = Trainer(model, cross_entropy, weight_decay)
+        if serves is not None:
+            side_by_side = trainer._side_by_side
+            side_by_side.vmap_serves, side_by_side.one_pass_serves = serves
+        work = LocalWork(epochs=1 if path == "a local step" else 0)
+        vectors, _ = trainer.client_vectors(weights, cohort, work, 1.0, generator, 0)
+        paths[path] = vectors
+    pieces, _ = Trainer(model, cross_entropy, weight_decay).mean_gradient(weights, cohort.batch, 0)
+    paths["one batch"] = torch.cat([piece.flatten() for piece in pieces])[None]
+    many = weights.expand(4, -1).clone()
+    each = ClientGradients(model, cross_entropy, torch.float32)
+    for path in ("by_vmap", "by_per_client_convolutions"):
+        paths[f"own weights {path}"] = getattr(each, path)(many, cohort)[0] + weight_decay * many
+    return model, paths

@@ -1,4 +1,4 @@
-"""Vectors: a model's weights as one, and the sparse ones that the server sends back."""
+"""Vectors: a model's trainable weights as one, and the sparse ones that the server sends back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from fetchsgd.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,25 +108,87 @@ def _check_layout(indices: Tensor, values: Tensor) -> None:
 
 
 class FlatModel:
-    """A model as a function of one flat vector of weights, in the order of its parameters."""
+    """A model as a function of one flat vector of its trainable weights, in their order.
+
+    Parameters that are frozen (`requires_grad=False`) and buffers are constants: they are neither
+    trained nor sent. Parameters that several modules share count once.
+    """
 
     def __init__(self, module: nn.Module) -> None:
+        check_norms(module)
         self.module = module
-        self.names = [name for name, _ in module.named_parameters()]
-        self.shapes = [parameter.shape for parameter in module.parameters()]
-        self.sizes = [parameter.numel() for parameter in module.parameters()]
+        trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        check_parameters(trainable)
+        self.names = list(trainable)
+        self.shapes = [parameter.shape for parameter in trainable.values()]
+        self.sizes = [parameter.numel() for parameter in trainable.values()]
         self.dim = sum(self.sizes)
 
     def weights(self) -> Float32[Tensor, " dim"]:
         """The module's own weights, w^0 (Algorithm 1, line 2), as a copy."""
-        return torch.cat([p.detach().float().flatten() for p in self.module.parameters()])
+        parameters = dict(self.module.named_parameters())
+        return torch.cat([parameters[name].detach().float().flatten() for name in self.names])
 
     def views(self, weights: Float[Tensor, " dim"]) -> list[Tensor]:
         """The weights cut into the shapes of the parameters, sharing memory."""
         parts = torch.split(weights, self.sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
+    def constants(self) -> dict[str, Tensor]:
+        """What the model keeps but does not train: frozen parameters and persistent buffers."""
+        trained = set(self.names)
+        found: dict[str, Tensor] = {
+            n: p for n, p in self.module.named_parameters() if n not in trained
+        }
+        for prefix, part in self.module.named_modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                if name not in part._non_persistent_buffers_set:
+                    found[f"{prefix}.{name}" if prefix else name] = buffer
+        return found
+
     def __call__(self, parameters: list[Tensor], inputs: Tensor) -> Tensor:
         named = dict(zip(self.names, parameters, strict=True))
         outputs: Tensor = functional_call(self.module, named, (inputs,))
         return outputs
+
+
+def check_parameters(trainable: dict[str, nn.Parameter]) -> None:
+    """Refuse a model that has nothing to train, or numbers that no method can send."""
+    if not trainable:
+        raise UserError(
+            "the model has no trainable parameters; at least one must have requires_grad=True"
+        )
+    for name, parameter in trainable.items():
+        if parameter.is_complex():
+            raise UserError(
+                f"the model's parameter {name!r} is {parameter.dtype}; weights must be real, "
+                "so keep its real and imaginary parts as two parameters"
+            )
+
+
+def check_norms(module: nn.Module) -> None:
+    """Refuse layers that collect statistics of the data, or that mix the examples of clients.
+
+    In eval mode, in which a task may hand a layer over, its statistics are constants.
+    """
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        where = f"the model's module {name!r} ({kind})" if name else f"the model ({kind})"
+        is_batch_norm = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if not is_batch_norm and not isinstance(part, nn.modules.instancenorm._InstanceNorm):
+            continue
+        if part.track_running_stats and part.training:
+            instead = (
+                "put it in eval mode if its statistics are to stay as they are"
+                if is_batch_norm
+                else "set track_running_stats=False"
+            )
+            raise UserError(
+                f"{where} has running statistics, which are neither trained nor sent; use "
+                f"GroupNorm or LayerNorm, or {instead}"
+            )
+        if is_batch_norm and not part.track_running_stats:
+            raise UserError(
+                f"{where} normalises all examples of a batch together, but examples of different "
+                "clients may share a batch; use GroupNorm or LayerNorm"
+            )

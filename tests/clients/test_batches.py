@@ -5,11 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fetchsgd.clients.batches import rounded_up
-from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
 from fetchsgd.tasks.base import ClientData
-
-COHORT = np.array([7, 2, 9, 4, 0])
 
 
 def test_a_cohort_as_one_batch():
@@ -36,25 +32,6 @@ def test_rounded_up_to_one_of_few(count):
     assert count <= size <= count * 9 / 8
     assert rounded_up(size) == size
     assert size < 16 or size % (1 << (size.bit_length() - 4)) == 0
-
-
-def test_filling_up_changes_no_gradient(monkeypatch):
-    """What graphs need, without a GPU: the same batch with and without examples that fill it."""
-    run = Run(resolve({"task": {"name": "tinytask:tiny"}, "method": {"name": "uncompressed"}}))
-    weights = run.model.weights()
-    plain = run.clients.gather_batch(COHORT, 0)
-    cohort = run.clients.gather(COHORT, 0)
-    monkeypatch.setitem(run.clients.__dict__, "_sizes_vary", True)
-    # Sizes below 16 are all their own; these are filled up to make more of them.
-    monkeypatch.setattr("fetchsgd.simulate.cohort.rounded_up", lambda count: count + 3)
-    filled, padded = run.clients.gather_batch(COHORT, 0), run.clients.gather(COHORT, 0)
-    assert len(filled.inputs) == len(plain.inputs) + 3
-    assert padded.present.shape[1] == cohort.present.shape[1] + 3
-    expected, loss = run.trainer.mean_gradient(weights, plain)
-    for batch in (filled, cohort.batch, padded.batch):
-        found, same_loss = run.trainer.mean_gradient(weights, batch)
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(same_loss, loss)
 
 
 def test_inputs_are_cut_off_behind_the_longest():

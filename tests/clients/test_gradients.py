@@ -7,7 +7,7 @@ from tinytask import tiny
 from torch import nn
 from torch.nn import functional
 
-from fetchsgd.clients import trainer as client
+from fetchsgd.clients import trainer as trainers
 from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.tasks import cross_entropy
 from fetchsgd.vector import FlatModel
@@ -19,7 +19,7 @@ def _seeded():
 
 
 def test_a_layer_that_is_not_reached_has_no_gradient():
-    """Its memory is nobody's before."""
+    """Its part of the result starts as uninitialised memory."""
 
     class Idle(nn.Module):
         def __init__(self):
@@ -51,7 +51,7 @@ class Twice(nn.Module):
 
 
 class Borrowed(Twice):
-    """A layer's weights used where nobody calls the layer."""
+    """A layer's weights used without calling the layer."""
 
     def forward(self, x):
         return self.last(functional.linear(self.layer(x).tanh(), self.layer.weight))
@@ -161,20 +161,6 @@ def test_zeros_at_the_start_hide_nothing():
     assert both_ways(module, cohort_like(5))[0] is False
 
 
-def test_batch_norm_without_weights_is_no_case_for_one_pass():
-    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, affine=False), last(4))
-    assert not gradients_of(module).layers
-
-
-def test_dropout_is_no_hindrance_and_stays_on():
-    module = nn.Sequential(nn.Linear(5, 40), nn.Dropout(), nn.Linear(40, 3))
-    gradients = gradients_of(module)
-    weights, cohort = gradients.model.weights(), cohort_like(5)
-    first, second = (gradients(weights, cohort)[0] for _ in range(2))
-    assert gradients.one_pass_serves
-    assert not torch.equal(first, second)
-
-
 # --- in the hands of a trainer
 
 
@@ -186,13 +172,13 @@ def test_trainer(work, monkeypatch):
 
     def vectors():
         generator = torch.Generator().manual_seed(3)
-        return trainer.client_vectors(weights, cohort, work, 0.1, generator)
+        return trainer.client_vectors(weights, cohort, work, 0.1, generator, 0)
 
     found = vectors()
     assert trainer._side_by_side.one_pass_serves
     monkeypatch.setattr(trainer._side_by_side, "one_pass_serves", False)
     torch.testing.assert_close(found, vectors(), rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr(client, "MUCH", 0)
+    monkeypatch.setattr(trainers, "LARGE_CLIENT", 0)
     monkeypatch.setitem(trainer.__dict__, "_side_by_side", None)
     torch.testing.assert_close(found, vectors(), rtol=1e-4, atol=1e-6)
 
@@ -208,7 +194,7 @@ def test_rounded_weights_give_nearly_the_same_gradient():
     weights = model.weights()
     (exact, loss), (rounded, near) = (
         Trainer(model, cross_entropy, 0.1, dtype, rounded=dtype == torch.bfloat16).mean_gradient(
-            weights, batch
+            weights, batch, 0
         )
         for dtype in (torch.float32, torch.bfloat16)
     )

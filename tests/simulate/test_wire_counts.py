@@ -15,8 +15,8 @@ def uploads(run, weights, cohort, round):
     """What each client of the cohort sends, from its own gradient."""
     setup = run.setup
     for client in cohort.tolist():
-        own = run.cohort.gather(np.array([client]), round)
-        vectors, _ = setup.trainer.client_vectors(weights, own, run.config.local, 0.0, None)
+        own = run.cohort.gatherer.gather(np.array([client]), round)
+        vectors, _ = setup.trainer.client_vectors(weights, own, run.config.local, 0.0, None, 0)
         yield run.method.message.write(vectors[0], None, client, round, setup.dice(round))
 
 

@@ -173,7 +173,7 @@ def test_clients_side_by_side_are_clients_one_by_one(loaded):
     again, _ = ClientGradients(flat, loss, torch.float32)(weights.expand(3, -1), cohort)
     assert torch.allclose(vectors, again, atol=1e-5)
     for i in range(3):
-        pieces, mean = Trainer(flat, loss).mean_gradient(weights, cohort.alone(i))
+        pieces, mean = Trainer(flat, loss).mean_gradient(weights, cohort.alone(i), 0)
         expected = torch.cat([piece.flatten() for piece in pieces])
         assert torch.allclose(vectors[i], expected, atol=1e-5)
         assert torch.allclose(losses[i], mean)

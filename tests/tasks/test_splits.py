@@ -1,4 +1,4 @@
-"""Splits: every example goes to one client, and clients are as one-sided and as large as asked."""
+"""Splits: every example goes to one client; class mixtures and sizes are as asked for."""
 
 import hashlib
 

@@ -23,6 +23,7 @@ from fetchsgd.runs.sweep import Outcome, Planned, plan, read_sweep, run_sweep
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulate.run import Run
 from fetchsgd.tasks import TASKS, task_options
+from fetchsgd.vector import FlatModel
 
 app = typer.Typer(
     help="Train one model over many clients whose links are slow.",
@@ -80,7 +81,7 @@ def train(
 
 def _within(budget: str, config: Config, given: Settings, assignments: list[str]) -> Config:
     """The same settings but for those that a budget decides."""
-    dim = sum(parameter.numel() for parameter in config.task.model().parameters())
+    dim = FlatModel(config.task.model()).dim
     bytes = parse_budget(budget, dim)
     chosen = choose(config.method, dim, bytes, config.method_options.get("rows", 1))
     names = [f"{section}.{key}={v}" for section, keys in chosen.items() for key, v in keys.items()]

@@ -9,7 +9,7 @@ others for GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from torch.func import grad_and_value, vmap
 
 from fetchsgd.clients.layer_gradients import LAYERS, full_precision, is_known
 from fetchsgd.clients.per_client_convolutions import per_client_convolutions
+from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
 
@@ -37,14 +38,24 @@ Gradients = tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]  # and losses
 
 
 class ClientGradients:
-    """Gradients and losses of clients that stand at the same weights, or each at its own."""
+    """Gradients and losses of clients that share their weights, or that each have their own."""
 
     def __init__(self, model: FlatModel, loss: Loss, compute_dtype: torch.dtype) -> None:
         self.model, self.loss, self.compute_dtype = model, loss, compute_dtype
         self.layers = layers_of(model)
         self.convolves = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
-        # Not known before a cohort has been done both ways.
+        # Not known before two clients have been done both ways.
+        self.vmap_serves: bool | None = None
         self.one_pass_serves: bool | None = None if self.layers else False
+
+    def can_take(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> bool:
+        """Whether the model can be run for many clients at once.
+
+        vmap cannot run one whose path depends on numbers, as one that skips layers at random.
+        """
+        if self.vmap_serves is None:
+            self._try_both(weights if weights.ndim == 1 else weights[0], cohort.part(slice(2)))
+        return bool(self.vmap_serves)
 
     def __call__(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
         if weights.ndim == 2:
@@ -52,7 +63,7 @@ class ClientGradients:
             is_slow = weights.is_cuda and self.convolves
             return (self.by_per_client_convolutions if is_slow else self.by_vmap)(weights, cohort)
         if self.one_pass_serves is None and len(cohort.present) > 1:
-            self.one_pass_serves = self._both_agree(weights, cohort.part(slice(2)))
+            self._try_both(weights, cohort.part(slice(2)))
         return (self.in_one_pass if self.one_pass_serves else self.by_vmap)(weights, cohort)
 
     def in_one_pass(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> Gradients:
@@ -63,7 +74,7 @@ class ClientGradients:
             losses = self._losses(parameters, cohort.examples, cohort.targets.flatten(0, 1))
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
-        for layer in taps.silent:
+        for layer in taps.unreached:
             layer.clear(gradients)
         return gradients, means.detach()
 
@@ -81,7 +92,7 @@ class ClientGradients:
             weights = weights.detach().requires_grad_()
             losses = each(weights, cohort.inputs, cohort.targets, cohort.present)
             # No client's loss depends on another's weights.
-            (gradients,) = torch.autograd.grad(losses.sum(), weights)
+            (gradients,) = gradients_of(losses.sum(), [weights])
         return gradients, losses.detach()
 
     def _mean_loss(
@@ -95,22 +106,31 @@ class ClientGradients:
             outputs = self.model(parameters, inputs)
         return self.loss(outputs.float(), targets)
 
-    def _both_agree(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> bool:
-        """Whether one pass suits the model, seen from what it does.
+    def _try_both(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> None:
+        """Find out from what the model does whether vmap and one pass suit it.
 
-        It does not if weights are used a second time somewhere, or if examples mix, or if they are
-        not the first dimension on the way. No look at the modules would tell.
+        One pass does not if weights are used a second time somewhere, or if examples mix, or if
+        they are not the first dimension on the way. No look at the modules would tell.
+
+        torch's dropout layers are off: they suit both ways, but need not draw the same in both.
+        Whatever else draws starts from the same seed. If it still differs, vmap is taken.
         """
         exact = ClientGradients(self.model, self.loss, torch.float32)
         generator = torch.Generator(weights.device).manual_seed(0)
         noise = torch.randn(weights.shape, generator=generator, device=weights.device)
         weights = weights + NUDGE * noise
-        with without_dropout(self.model.module), full_precision():
-            expected, _ = exact.by_vmap(weights, cohort)
-            try:
-                found, _ = exact.in_one_pass(weights, cohort)
-            except (RuntimeError, IndexError):  # shapes that do not fit, inputs given by name
-                return False
+        self.vmap_serves = self.one_pass_serves = False
+        with without_dropout_layers(self.model.module), full_precision():
+            expected = tried(exact.by_vmap, weights, cohort)
+            if expected is None:
+                return
+            self.vmap_serves = True
+            # It may fail for shapes that do not fit, or inputs given by name.
+            found = tried(exact.in_one_pass, weights, cohort) if self.layers else None
+        if found is not None:
+            self.one_pass_serves = self._agree(found, expected)
+
+    def _agree(self, found: Float32[Tensor, "n dim"], expected: Float32[Tensor, "n dim"]) -> bool:
         parts = (torch.split(vectors, self.model.sizes, dim=1) for vectors in (found, expected))
         return all(
             bool((ours - other).norm() <= ALLOWED_DIFFERENCE * other.norm())
@@ -118,9 +138,29 @@ class ClientGradients:
         )
 
 
+def tried(
+    compute: Callable[[Tensor, Cohort], Gradients], weights: Float32[Tensor, " dim"], cohort: Cohort
+) -> Float32[Tensor, "n dim"] | None:
+    """The gradients, or None if the model cannot be run this way."""
+    try:
+        with seeded_globals(0, weights.device):
+            return compute(weights, cohort)[0]
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError):
+        return None
+
+
+def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Tensor]:
+    """Zeros for parameters that the loss does not depend on."""
+    if not loss.requires_grad:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A module with weights of its own: where they are in the vector, and their shapes."""
+    """A module that has weights: where they are in the vector, and their shapes."""
 
     module: nn.Module
     places: dict[str, tuple[slice, torch.Size]]
@@ -138,7 +178,7 @@ class Layer:
 
 
 def layers_of(model: FlatModel) -> list[Layer]:
-    """All layers with weights; none if one of them is unknown, or if two of them share weights."""
+    """All layers with trainable weights; none if one is unknown, or if two share weights."""
     ends = torch.tensor(model.sizes).cumsum(0).tolist()
     places = {
         name: (slice(end - size, end), shape)
@@ -146,30 +186,28 @@ def layers_of(model: FlatModel) -> list[Layer]:
     }
     layers = []
     for prefix, module in model.module.named_modules():
-        own = [name for name, _ in module.named_parameters(prefix, recurse=False)]
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            return []  # it mixes examples; without weights it would go unnoticed below
-        if own:
-            if not is_known(module) or not places.keys() >= set(own):
-                return []
-            layers.append(
-                Layer(module, {name.rpartition(".")[2]: places.pop(name) for name in own})
-            )
+        own = dict(module.named_parameters(prefix, recurse=False))
+        if not any(parameter.requires_grad for parameter in own.values()):
+            continue
+        # A weight that is missing here is frozen, or has been met in another layer.
+        if not is_known(module) or not places.keys() >= own.keys():
+            return []
+        layers.append(Layer(module, {name.rpartition(".")[2]: places.pop(name) for name in own}))
     return layers
 
 
 class Taps:
-    """Where one pass is listened to."""
+    """Collects the clients' gradients while one backward pass runs."""
 
     def __init__(self, layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> None:
         self.gradients = gradients
-        self.silent = set(layers)  # until the backward pass reaches them
+        self.unreached = set(layers)  # until the backward pass reaches them
         # Something that asks for a gradient, since neither weights nor inputs do.
         self.anchor = torch.zeros((), device=gradients.device, requires_grad=True)
 
-    def hear(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
+    def record(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
         layer.write(self.gradients, inputs, slopes)
-        self.silent.discard(layer)
+        self.unreached.discard(layer)
 
 
 class Tap(torch.autograd.Function):
@@ -186,7 +224,7 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.taps.hear(ctx.layer, *ctx.saved_tensors, *slopes)
+        ctx.taps.record(ctx.layer, *ctx.saved_tensors, *slopes)
         return *slopes, None, None, None, None
 
 
@@ -210,11 +248,12 @@ def tapped(layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> Iterator
 
 
 @contextmanager
-def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Two passes would draw differently."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+def without_dropout_layers(module: nn.Module) -> Iterator[None]:
+    dropout = nn.modules.dropout._DropoutNd
+    training = [part for part in module.modules() if isinstance(part, dropout) and part.training]
     try:
+        for part in training:
+            part.training = False
         yield
     finally:
         for part in training:

@@ -18,6 +18,8 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.batches import Batch
+from fetchsgd.errors import UserError
+from fetchsgd.randomness import kept_globals
 
 # Where clients differ in size, batches are filled up to one of a few sizes (`rounded_up`).
 MOST_SHAPES = 32
@@ -38,41 +40,72 @@ class Recorded:
 
 
 class GraphedGradient:
-    """The same gradient, in memory that the next call overwrites."""
+    """The same gradient, in memory that the next call overwrites.
+
+    What the model draws on the device is drawn anew by each replay, which reads the state of the
+    device's global generator. What it draws on the CPU would be drawn once and for all, so such
+    models are not recorded.
+    """
 
     def __init__(self, gradient: Gradient) -> None:
         self.gradient = gradient
         self.recorded: dict[tuple[torch.Size, ...], Recorded] = {}
+        self.draws_on_cpu = False
 
     def __call__(
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
-        shape = tuple(part.shape for part in tensors_of(batch))
-        if shape not in self.recorded:
-            if len(self.recorded) == MOST_SHAPES:
-                return self.gradient(weights, batch)
-            self.recorded[shape] = self._record(weights, batch)
-        found = self.recorded[shape]
+        found = self._find_or_record(weights, batch)
+        if found is None:
+            return self.gradient(weights, batch)
         found.weights.copy_(weights)
         for kept, given in zip(tensors_of(found.batch), tensors_of(batch), strict=True):
             kept.copy_(given)
         found.graph.replay()
         return found.gradient, found.loss.clone()
 
-    def _record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded:
+    def _find_or_record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded | None:
+        shape = tuple(part.shape for part in tensors_of(batch))
+        is_new = shape not in self.recorded
+        if is_new and len(self.recorded) < MOST_SHAPES and not self.draws_on_cpu:
+            # What is drawn while recording must not change what is drawn after it: a run that is
+            # resumed records at another round.
+            with kept_globals(weights.device):
+                recorded = self._record(weights, batch)
+            if recorded is not None:
+                self.recorded[shape] = recorded
+        return self.recorded.get(shape)
+
+    def _record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded | None:
         kept_weights = weights.clone()
         kept = Batch(*(part.clone() for part in tensors_of(batch)))
-        # What libraries do on their first calls, such as choosing algorithms, must stay outside.
+        before = torch.get_rng_state()
+        self._warm_up(kept_weights, kept)
+        self.draws_on_cpu = not torch.equal(before, torch.get_rng_state())
+        if self.draws_on_cpu:
+            return None
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with uncollected(), torch.cuda.graph(graph, pool=self._pool):
+                gradient, loss = self.gradient(kept_weights, kept)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise UserError(
+                "the model cannot be recorded as a CUDA graph, as one cannot that looks at its "
+                f"numbers to choose what to do: {str(error).splitlines()[0]}; set "
+                "train.cuda_graphs=false"
+            ) from error
+        return Recorded(graph, kept_weights, kept, gradient, loss)
+
+    def _warm_up(self, weights: Float32[Tensor, " dim"], batch: Batch) -> None:
+        """What libraries do on their first calls, such as choosing algorithms, is not recorded."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS if not self.recorded else 1):
-                self.gradient(kept_weights, kept)
+                self.gradient(weights, batch)
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with uncollected(), torch.cuda.graph(graph, pool=self._pool):
-            gradient, loss = self.gradient(kept_weights, kept)
-        return Recorded(graph, kept_weights, kept, gradient, loss)
 
     @cached_property
     def _pool(self) -> Any:

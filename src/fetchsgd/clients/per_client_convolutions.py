@@ -1,4 +1,4 @@
-"""Convolutions of many clients at once, each with weights of its own.
+"""Convolutions of many clients at once, where each client has its own weights.
 
 vmap makes one grouped convolution of them, for which libraries have no fast kernels. Here they are
 batched products of patches and weights, as in layer_gradients.py: one product forward, one for the
@@ -6,9 +6,9 @@ weights' gradient, and one for the images', whose patches are then summed where 
 Outputs are channels_last, in which pooling, adding and the next layer's patches are runs of memory.
 
 Patches with channels last are copied in runs of many bytes, but want weights with channels last:
-4 more passes over weights (turned, and their gradient turned back). Of 100 clients' ResNet9 with 5
+4 more passes over weights (reordered, and their gradient back). Of 100 clients' ResNet9 with 5
 images each, in float32, weights are 2.6 GB and patches 3.6 GB. The layers that see more places than
-they have outputs hold 84% of the patches and 10% of the weights: they turn weights, at 1.1 GB. The
+they have outputs hold 84% of the patches and 10% of the weights: they reorder weights, at 1.1 GB. The
 others would move 9.4 GB to speed up the copies of 0.6 GB of patches: they leave channels first.
 """
 
@@ -34,13 +34,13 @@ from fetchsgd.clients.layer_gradients import (
     patches_of,
     precision_of_convolutions,
 )
-from fetchsgd.tasks.pooling import folded, unfolded
+from fetchsgd.vmap_dims import folded, mapped, unfolded
 
 WORD = 16  # bytes that a GPU loads at once
 
 Image = Float[Tensor, "examples channels height width"]
 Images = Float[Tensor, "n examples channels height width"]
-Patches = Float[Tensor, "n places channels*down*across"]  # the order inside is `turns`'s matter
+Patches = Float[Tensor, "n places channels*down*across"]  # ordered as `wants_channels_last` says
 Matrices = Float[Tensor, "n out channels*down*across"]  # likewise
 
 
@@ -116,22 +116,24 @@ class PerClientConvolution(torch.autograd.Function):
         if in_dims[1] is None:
             apply: Any = PerClientConvolution.apply
             return unfolded(apply(folded(x, in_dims[0], n), weight, layer), n), 0
-        together: Any = Convolutions.apply
+        together: Any = BatchedConvolution.apply
         return together(mapped(x, in_dims[0], n), mapped(weight, in_dims[1], n), layer), 0
 
 
-class Convolutions(torch.autograd.Function):
-    """The same of all clients."""
+class BatchedConvolution(torch.autograd.Function):
+    """The same for all clients, as batched products."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Images, weight: Float[Tensor, "n out channels down across"], layer: nn.Conv2d
     ) -> Images:
-        views = views_of(layer, x)
+        views = patch_views(layer, x)
         places = views.shape[1:4]
-        turned = turns(places, weight.shape[1])
-        patches, matrices = lined_up(views, turned), matrices_of(weight, x.dtype, turned)
-        ctx.layer, ctx.turned, ctx.size, ctx.dtype = layer, turned, x.shape[3:], weight.dtype
+        channels_last = wants_channels_last(places, weight.shape[1])
+        patches = patch_rows(views, channels_last)
+        matrices = weight_matrices(weight, x.dtype, channels_last)
+        ctx.layer, ctx.channels_last = layer, channels_last
+        ctx.size, ctx.dtype = x.shape[3:], weight.dtype
         ctx.save_for_backward(patches, matrices)
         with precision_of_convolutions():
             y = torch.bmm(patches, matrices.mT)
@@ -146,37 +148,32 @@ class Convolutions(torch.autograd.Function):
         at_x = at_weight = None
         with precision_of_convolutions():
             if ctx.needs_input_grad[0]:
-                at_x = image_slopes(ctx.layer, rows, matrices, ctx.size, ctx.turned)
+                at_x = image_gradient(ctx.layer, rows, matrices, ctx.size, ctx.channels_last)
             if ctx.needs_input_grad[1]:
                 at_weight = rows.new_empty(matrices.shape, dtype=ctx.dtype)
                 multiply(rows.flatten(1, 3).mT, patches, at_weight)
-                at_weight = pieces_of(at_weight, ctx.layer, ctx.turned).movedim(4, 2)
+                at_weight = split_columns(at_weight, ctx.layer, ctx.channels_last).movedim(4, 2)
         return at_x, at_weight, None
 
 
-def mapped(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """With the dimension that vmap maps over in front."""
-    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-
-
-def turns(places: Sequence[int], out: int) -> bool:
+def wants_channels_last(places: Sequence[int], out: int) -> bool:
     """Whether channels come last in patches and weights: if patches are more than weights."""
     return prod(places) > out
 
 
-def views_of(layer: nn.Conv2d, x: Images) -> Tensor:
+def patch_views(layer: nn.Conv2d, x: Images) -> Tensor:
     """A view (n, examples, rows, columns, channels, down, across) of the images."""
     images = x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
     views = patches_of(layer, images)
     return views.view(*x.shape[:2], *views.shape[1:]).movedim(2, 4)
 
 
-def lined_up(views: Tensor, turned: bool) -> Patches:
-    views = views.movedim(4, 6) if turned else views
-    return copied(views).flatten(4).flatten(1, 3)
+def patch_rows(views: Tensor, channels_last: bool) -> Patches:
+    views = views.movedim(4, 6) if channels_last else views
+    return contiguous_copy(views).flatten(4).flatten(1, 3)
 
 
-def copied(x: Tensor) -> Tensor:
+def contiguous_copy(x: Tensor) -> Tensor:
     """x.contiguous(), in words where they fit: else a GPU moves one number at a time."""
     length = WORD // x.element_size()
     steps = (x.shape[-1], x.storage_offset(), *x.stride()[:-1])
@@ -185,20 +182,20 @@ def copied(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def matrices_of(weight: Tensor, dtype: torch.dtype, turned: bool) -> Matrices:
-    weight = weight.movedim(2, 4) if turned else weight
+def weight_matrices(weight: Tensor, dtype: torch.dtype, channels_last: bool) -> Matrices:
+    weight = weight.movedim(2, 4) if channels_last else weight
     return weight.to(dtype, memory_format=torch.contiguous_format).flatten(2)
 
 
-def pieces_of(x: Tensor, layer: nn.Conv2d, turned: bool) -> Tensor:
+def split_columns(x: Tensor, layer: nn.Conv2d, channels_last: bool) -> Tensor:
     """With (down, across, channels) in place of the last dimension."""
-    if turned:
+    if channels_last:
         return x.view(*x.shape[:-1], *layer.kernel_size, -1)
     return x.view(*x.shape[:-1], -1, *layer.kernel_size).movedim(-3, -1)
 
 
-def image_slopes(
-    layer: nn.Conv2d, rows: Tensor, matrices: Matrices, size: tuple[int, int], turned: bool
+def image_gradient(
+    layer: nn.Conv2d, rows: Tensor, matrices: Matrices, size: tuple[int, int], channels_last: bool
 ) -> Images:
     """Slopes at all patches, summed where patches overlap."""
     high, wide = (
@@ -209,12 +206,12 @@ def image_slopes(
     if is_dense and (high or wide):
         rows = functional.pad(rows, (0, 0, wide, wide, high, high))
     patches = torch.bmm(rows.flatten(1, 3), matrices)
-    pieces = pieces_of(patches.view(*rows.shape[:4], -1), layer, turned)
-    found = summed(layer, pieces, size) if is_dense else added(layer, pieces, size)
+    pieces = split_columns(patches.view(*rows.shape[:4], -1), layer, channels_last)
+    found = sum_dense(layer, pieces, size) if is_dense else sum_strided(layer, pieces, size)
     return found.permute(0, 1, 4, 2, 3)
 
 
-def summed(layer: nn.Conv2d, pieces: Tensor, size: tuple[int, int]) -> Tensor:
+def sum_dense(layer: nn.Conv2d, pieces: Tensor, size: tuple[int, int]) -> Tensor:
     """With patches wherever they touch the image: one sum over a view.
 
     Row y of the image is row i of the patches y + (down - 1 - i) * dilation. With i counted from
@@ -228,7 +225,7 @@ def summed(layer: nn.Conv2d, pieces: Tensor, size: tuple[int, int]) -> Tensor:
     return views[..., 0, 0, :] if kernel == (1, 1) else views.sum((4, 5))
 
 
-def added(layer: nn.Conv2d, pieces: Tensor, size: tuple[int, int]) -> Tensor:
+def sum_strided(layer: nn.Conv2d, pieces: Tensor, size: tuple[int, int]) -> Tensor:
     """With any stride and padding: one place inside the patches after another."""
     n, m, rows, columns, down, across, channels = pieces.shape
     high, wide = (int(pad) for pad in layer.padding)

@@ -2,11 +2,13 @@
 
 Methods that are linear need only the weighted mean over the cohort, which is one backward pass.
 Others need every client's own vector. Where a client's work alone keeps the device busy, that is
-one backward pass after another; else client_gradients.py does many clients at once.
+one backward pass after another; else gradients.py does many clients at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,13 +17,15 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort
-from fetchsgd.clients.gradients import ClientGradients
+from fetchsgd.clients.constants import ConstantsCheck
+from fetchsgd.clients.gradients import ClientGradients, gradients_of
 from fetchsgd.clients.graphs import GraphedGradient
+from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
 
-# Examples times weights of one client, above which it is much work by itself.
-MUCH = 200_000_000
+# Examples times weights of one client, from which on it keeps the device busy by itself.
+LARGE_CLIENT = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class LocalWork:
 class Trainer:
     """The model, its loss and what is added to it.
 
+    weight_decay: times the weights, is added to every gradient: also where no gradient of the loss
+        arrives, as at a parameter that the model does not use.
     graphs: on CUDA, record backward passes. rounded: let passes see the weights in compute_dtype,
         so that what follows from them need not be rounded layer by layer.
     """
@@ -75,12 +81,43 @@ class Trainer:
             return self.model(parameters, examples).float()
 
     def mean_gradient(
-        self, weights: Float32[Tensor, " dim"], batch: Batch
+        self, weights: Float32[Tensor, " dim"], batch: Batch, seed: int
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         """The weighted mean gradient in pieces, and the mean loss.
 
+        seed: of what the model draws, as for dropout.
         With graphs, the next call overwrites the gradient.
         """
+        with self._training_pass(seed, weights.device):
+            return self._mean_gradient(weights, batch)
+
+    def client_vectors(
+        self,
+        weights: Float32[Tensor, " dim"],
+        cohort: Cohort,
+        work: LocalWork,
+        rate: float,
+        generator: torch.Generator,
+        seed: int,
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """Each client's gradient or difference, and its loss before any step.
+
+        generator: of the order of local batches. seed: of what the model draws, as for dropout.
+        """
+        with self._training_pass(seed, weights.device):
+            if work.is_one_gradient:
+                gradients, losses = self._gradients(weights, cohort)
+                return clip_rows(gradients, work.clip), losses
+            return self._local_steps(weights, cohort, work, rate, generator)
+
+    @contextmanager
+    def _training_pass(self, seed: int, device: torch.device) -> Iterator[None]:
+        with seeded_globals(seed, device), self._constants.around_pass():
+            yield
+
+    def _mean_gradient(
+        self, weights: Float32[Tensor, " dim"], batch: Batch
+    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         if self.graphs and weights.is_cuda:
             return self._recorded(weights, batch)
         return self._backward(weights, batch)
@@ -91,7 +128,7 @@ class Trainer:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
         outputs = self.outputs(parameters, batch.examples)
         loss = self.loss(outputs, batch.targets) @ batch.shares
-        pieces, at = list(torch.autograd.grad(loss, parameters)), self.model.views(weights)
+        pieces, at = gradients_of(loss, parameters), self.model.views(weights)
         if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
             pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]
         gradients = [piece.float() for piece in pieces]
@@ -99,20 +136,6 @@ class Trainer:
             for gradient, view in zip(gradients, at, strict=True):
                 gradient.add_(view, alpha=self.weight_decay)
         return gradients, loss.detach()
-
-    def client_vectors(
-        self,
-        weights: Float32[Tensor, " dim"],
-        cohort: Cohort,
-        work: LocalWork,
-        rate: float,
-        generator: torch.Generator,
-    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
-        """Each client's gradient or difference, and its loss before any step."""
-        if work.is_one_gradient:
-            gradients, losses = self._gradients(weights, cohort)
-            return clip_rows(gradients, work.clip), losses
-        return self._local_steps(weights, cohort, work, rate, generator)
 
     def _local_steps(
         self,
@@ -125,7 +148,7 @@ class Trainer:
         """FedAvg's inner loop for all clients side by side: w - w_i after the local epochs."""
         most = cohort.present.shape[1]
         size = min(work.batch_size or most, most)
-        local = weights  # a step from shared weights costs half of one from many
+        local = weights  # shared in the first step, which then costs half as much
         first_losses: Tensor | None = None
         for _ in range(work.epochs):
             order = cohort.shuffled(generator) if size < most else None
@@ -134,7 +157,7 @@ class Trainer:
                 gradients, losses = self._gradients(local, batch)
                 first_losses = losses if first_losses is None else first_losses
                 gradients = clip_rows(gradients, work.clip)
-                # A client that has no examples left in this epoch stands still.
+                # A client that has no examples left in this epoch keeps its weights.
                 active = batch.present.any(dim=1)
                 local = local - (rate * active)[:, None] * gradients
                 rate = rate * work.lr_decay
@@ -144,8 +167,10 @@ class Trainer:
     def _gradients(
         self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
-        """Of clients that stand at the same weights, or each at its own."""
-        if len(cohort.present) == 1 or cohort.present.shape[1] * self.model.dim >= MUCH:
+        """Of clients that share their weights, or that each have their own."""
+        n, most = cohort.present.shape
+        is_alone = n == 1 or most * self.model.dim >= LARGE_CLIENT
+        if is_alone or not self._side_by_side.can_take(weights, cohort):
             return self._one_after_another(weights, cohort)
         gradients, losses = self._side_by_side(weights, cohort)
         return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses
@@ -156,10 +181,14 @@ class Trainer:
         n = len(cohort.present)
         gradients, losses = weights.new_empty(n, self.model.dim), weights.new_empty(n)
         for client, own in enumerate(weights.expand(n, -1)):
-            pieces, loss = self.mean_gradient(own, cohort.alone(client))
+            pieces, loss = self._mean_gradient(own, cohort.alone(client))
             torch.cat([piece.flatten() for piece in pieces], out=gradients[client])
             losses[client] = loss
         return gradients, losses
+
+    @cached_property
+    def _constants(self) -> ConstantsCheck:
+        return ConstantsCheck(self.model)
 
     @cached_property
     def _side_by_side(self) -> ClientGradients:

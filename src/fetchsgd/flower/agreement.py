@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 
+import torch
 from jaxtyping import Float32
 from torch import Tensor
 
@@ -17,13 +18,14 @@ SHARED_TRAIN = ("seed", "averaging", "weight_decay", "epochs", "clients_per_roun
 
 
 def digest(setup: Setup) -> str:
-    """A short text that differs where settings or initial weights do."""
+    """A short text that differs where settings, initial weights or frozen ones do."""
     settings = setup.config.settings
     shared = {section: settings[section] for section in SHARED}
     shared["train"] = {key: settings["train"][key] for key in SHARED_TRAIN}
     shared["task"] = {"name": settings["task"]["name"], "dim": setup.model.dim}
     found = hashlib.sha256(json.dumps(shared, sort_keys=True).encode())
-    found.update(as_bytes(setup.origin))
+    for tensor in (setup.origin, *setup.model.constants().values()):
+        found.update(as_bytes(tensor))
     return found.hexdigest()[:32]
 
 
@@ -32,7 +34,8 @@ def checksum(weights: Float32[Tensor, " dim"]) -> int:
     return zlib.crc32(as_bytes(weights))
 
 
-def as_bytes(vector: Tensor) -> bytes:
-    """The bits of a vector."""
-    found: bytes = vector.detach().cpu().contiguous().numpy().tobytes()
+def as_bytes(tensor: Tensor) -> bytes:
+    """The bits of a tensor of any type."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    found: bytes = flat.view(torch.uint8).numpy().tobytes()
     return found

@@ -61,7 +61,7 @@ def work(
     cohort = gatherer.gather(np.array([0]), round)
     generator = torch_generator(seed, "local", round, setup.device)
     vectors, losses = setup.trainer.client_vectors(
-        weights, cohort, setup.config.local, rate, generator
+        weights, cohort, setup.config.local, rate, generator, number(seed, "model", round)
     )
     message = setup.method.message
     memory = message.remember(vectors[0], memory)

@@ -37,6 +37,7 @@ from fetchsgd.runs.settings import Made, merge, resolve
 from fetchsgd.runs.setup import make_method
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 from fetchsgd.simulate.run import Run
+from fetchsgd.vector import FlatModel
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _check(planned: list[Planned], where: str) -> None:
             choose_device(config.train.device)
             task = config.task
             if id(task) not in dims:
-                dims[id(task)] = sum(weights.numel() for weights in task.model().parameters())
+                dims[id(task)] = FlatModel(task.model()).dim
             make_method(config, dims[id(task)])
         except UserError as error:
             raise UserError(f"{where}, run {run.name!r}: {error}") from error

@@ -5,20 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.clients.batches import as_images
+from fetchsgd.clients.evaluate import evaluate
+from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import load_checkpoint
-from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, Watch, open_folder, unless_diverged
+from fetchsgd.runs.recorder import (
+    Beside,
+    Evaluation,
+    Pace,
+    Recorder,
+    Watch,
+    open_folder,
+    unless_diverged,
+)
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
 from fetchsgd.simulate.cohort import CohortAtWork
-from fetchsgd.tasks.base import cut, totals_and_counts
 
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
 
@@ -32,10 +39,13 @@ class Run:
         task, train = config.task, config.train
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
         self.method: Method = self.diagnosis or setup.method
-        self.cohort = CohortAtWork(
-            task.train.to(self.device), setup.trainer, self.method, config.local, setup.dice,
-            train.averaging, train.seed, task.augment,
+        gatherer = Gatherer(
+            task.train.to(self.device), train.averaging, train.seed, task.augment,
+            few_shapes=setup.trainer.graphs,
         )  # fmt: skip
+        self.cohort = CohortAtWork(
+            gatherer, setup.trainer, self.method, config.local, setup.dice, train.seed
+        )
         self.test = setup.test_data()
 
     def start(self) -> Training:
@@ -51,22 +61,9 @@ class Run:
         training.ledger.download(cohort, t, training.place)  # line 6
         return self.cohort(training.weights, cohort, rate, t, training.memory)
 
-    @torch.no_grad()
     def evaluate(self, weights: Float32[Tensor, " dim"]) -> Evaluation:
         """The metric and the mean loss on the test set."""
-        task, trainer = self.config.task, self.setup.trainer
-        sums = weights.new_zeros(3, dtype=torch.float64)
-        parameters = trainer.parameters(weights)
-        for start in range(0, len(self.test[0]), task.eval_batch):
-            part = slice(start, start + task.eval_batch)
-            inputs, targets = (tensor[part] for tensor in self.test)
-            if task.test_lengths is not None:
-                inputs = cut(inputs, int(task.test_lengths[part].max()))
-            outputs = trainer.outputs(parameters, as_images(inputs))
-            quality = totals_and_counts(task.quality(outputs, targets))
-            sums += torch.stack([*quality, task.loss(outputs, targets).sum()])
-        total, count, loss = sums.tolist()  # waits for the device, once
-        return Evaluation(task.summary(total / count), loss / len(self.test[0]))
+        return Evaluation(*evaluate(self.setup.trainer, self.config.task, *self.test, weights))
 
     def execute(
         self, out: Path, resume: bool = False, watch: Watch | None = None

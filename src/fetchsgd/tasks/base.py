@@ -1,4 +1,4 @@
-"""A task: clients with data, a model without weights of its own yet, a loss, and a way to judge."""
+"""A task: clients with data, a model to train, a loss, and a way to measure quality."""
 
 from __future__ import annotations
 
@@ -63,6 +63,13 @@ class ClientData:
     def to(self, device: torch.device) -> ClientData:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
+    def only(self, client: int) -> ClientData:
+        """The examples of one client, which then is client 0."""
+        own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        lengths = None if self.lengths is None else self.lengths[own]
+        size = np.array([0, own.stop - own.start])
+        return ClientData(self.inputs[own], self.targets[own], size, lengths)
+
     def rows(self, cohort: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The examples of a cohort, padded to its largest client: (n, m) rows, and (n,) sizes."""
         sizes = self.offsets[cohort + 1] - self.offsets[cohort]
@@ -81,6 +88,8 @@ class Task:
     """What the user names. `loss` gives one number per example, and must not mix examples.
 
     model: makes the module; its initial weights must come from torch's generator, which is seeded.
+        Parameters with requires_grad=False are not trained. Each part trains in the mode in which
+        it is handed over, so `eval()` switches its dropout off. Buffers must stay constant.
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
         two, (n, 2), a total and what it counts, as of tokens: the metric is totals by counts.
     test_lengths: as `ClientData.lengths`.

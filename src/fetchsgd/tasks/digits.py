@@ -1,7 +1,7 @@
 """scikit-learn's bundled 8x8 digits: 1,797 real images, no download. The default task.
 
 Each client holds a few images of a single digit, as in the paper's CIFAR experiments. The network
-has no batch norm, which fails on clients so small and so one-sided (appendix A.1).
+has no batch norm, which fails on a few examples of a single class (appendix A.1).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The paper takes GPT-2 small. Here it is any causal language model that transform
 by its name from the hub, from a folder of safetensors with its tokenizer, or from a .gguf file.
 transformers is imported when a model is asked for; the rest of the library does without.
 
-Dropout is off: clients' gradients are computed side by side, and the same run gives the same bits.
+Dropout is off: the model is handed over in eval mode, in which it also trains.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d, pixel_shuffle, relu
 
 from fetchsgd.launch import launch
+from fetchsgd.vmap_dims import folded, unfolded
 
 NONE = 4
 # The 32-bit floats of the programs hold these exactly.
@@ -97,16 +98,6 @@ class Unpooling(torch.autograd.Function):
         apply: Any = Unpooling.apply
         unpooled: Tensor = apply(folded(slopes, in_dims[0], n), folded(choices, in_dims[1], n))
         return unfolded(unpooled, n), 0
-
-
-def folded(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """The dimension that vmap maps over, in front of the batch and made one with it."""
-    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-    return x.flatten(0, 1)
-
-
-def unfolded(x: Tensor, size: int) -> Tensor:
-    return x.view(size, -1, *x.shape[1:])
 
 
 def pool(x: Image) -> tuple[Halved, Choices]:

@@ -1,7 +1,7 @@
 """ResNet9 without batch norm, for images of 32x32 pixels in bytes (appendix A.1).
 
 David Page's network for DAWNBench. Batch norm is left out, since it fails on clients that hold a
-handful of images of one class.
+few images of a single class.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The paper's language task is PersonaChat with GPT-2 (section 5.3), which wants a GPU; this one
 trains on a CPU in a minute or two. Clients are roles, as in LEAF: few speak much, many little, and
-each in a manner of its own. The network is a small transformer whose layers all have their clients'
-gradients in one pass.
+each in its own style. The network is a small transformer, for which the gradients of all clients
+take one pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ways to deal a labelled set out to clients, and the settings of tasks that choose one.
 
-The paper's clients hold images of a single class (section 5.1). Clients may also hold a bit of all,
-or mixtures in between (Hsu et al., arXiv:1909.06335), and their sizes may follow a power law: many
-that hold little and a few that hold much.
+The paper's clients hold images of a single class (section 5.1). Clients may also hold some of each
+class, or mixtures in between (Hsu et al., arXiv:1909.06335), and their sizes may follow a power
+law: many that hold little and a few that hold much.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def draw_classes(
     while missing := size - int(taken.sum()):
         shares = np.where(left > taken, mixture, 0.0)
         if shares.sum() == 0.0:
-            # The mixture is so one-sided that its other shares are 0 in floats: another such one.
+            # All classes that are left have a share that rounds to 0: take one of them.
             open_classes = np.flatnonzero(left > taken)
             shares[generator.choice(open_classes)] = 1.0
         taken += generator.multinomial(missing, shares / shares.sum())

@@ -1,0 +1,87 @@
+"""Gathers the examples of a round's clients: as one batch, or client by client.
+
+The simulator gathers whole cohorts; a real client gathers itself alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fetchsgd.clients.batches import Batch, Cohort, rounded_up
+from fetchsgd.randomness import torch_generator
+from fetchsgd.tasks.base import Augment, ClientData
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Examples by client and round, on the device of the data.
+
+    averaging: "uniform" gives every client the same weight (eqn 2), "examples" weighs clients by
+        how many examples they have (eqn 1).
+    seed: of the random changes that `augment` makes.
+    few_shapes: pad batches to a few sizes where clients differ in size. CUDA graphs need that:
+        one is recorded for each shape.
+    """
+
+    data: ClientData
+    averaging: str
+    seed: int
+    augment: Augment | None = None
+    few_shapes: bool = False
+
+    def gather_batch(self, clients: NDArray[np.int64], round: int) -> Batch:
+        """All clients' examples as one batch, augmented."""
+        padded, sizes = self.data.rows(clients)
+        present = np.arange(padded.shape[1]) < sizes[:, None]
+        rows = padded[present]
+        shares = np.repeat(self._shares(sizes) / sizes, sizes)
+        if self._pads:
+            missing = rounded_up(len(rows)) - len(rows)
+            rows, shares = np.pad(rows, (0, missing), "edge"), np.pad(shares, (0, missing))
+        at = self._on_device(rows)
+        inputs = self._augmented(self.data.inputs_at(rows, at), round)
+        return Batch(inputs, self.data.targets[at], self._on_device(shares.astype(np.float32)))
+
+    def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
+        """The same client by client."""
+        rows, sizes = self.data.rows(clients)
+        if self._pads:
+            missing = rounded_up(rows.shape[1]) - rows.shape[1]
+            rows = np.pad(rows, ((0, 0), (0, missing)), "edge")
+        present = np.arange(rows.shape[1]) < sizes[:, None]
+        at = self._on_device(rows)
+        inputs = self.data.inputs_at(rows, at)
+        flat = self._augmented(inputs.flatten(0, 1), round)
+        return Cohort(
+            flat.view(inputs.shape),
+            self.data.targets[at],
+            self._on_device(present),
+            self._on_device(self._shares(sizes).astype(np.float32)),
+        )
+
+    def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        by_examples = self.averaging == "examples"
+        counts = sizes.astype(np.float64) if by_examples else np.ones(len(sizes))
+        shares: NDArray[np.float64] = counts / counts.sum()
+        return shares
+
+    def _augmented(self, inputs: Tensor, round: int) -> Tensor:
+        if self.augment is None:
+            return inputs
+        generator = torch_generator(self.seed, "augment", round, inputs.device)
+        return self.augment(inputs, generator)
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.data.inputs.device, non_blocking=True)
+
+    @cached_property
+    def _pads(self) -> bool:
+        sizes = self.data.sizes
+        return self.few_shapes and bool((sizes != sizes[0]).any())
