@@ -44,7 +44,13 @@ CASES = {  # name: method, options of its own, exact
 def rounds_of(run: Run) -> Iterator[object]:
     """Algorithm 1's loop; what is noted is thrown away, as an evaluation would read it."""
     steps = train_rounds(
-        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.watched, run.grid
+        run.start(),
+        run.setup.rounds,
+        run.setup.sampler.cohort,
+        run.setup.rate,
+        run.clients,
+        run.method,
+        run.setup.grid,
     )
     for step in steps:
         if run.diagnosis is not None and run.diagnosis.round % 100 == 0:
@@ -72,10 +78,10 @@ def estimating(run: Run) -> None:
     """As if the model were too large for dense vectors."""
     assert run.diagnosis is not None
     train = run.config.train
-    run.watched = run.diagnosis = Diagnosed(
+    run.method = run.diagnosis = Diagnosed(
         run.diagnosis.method, train.diagnose_every, train.diagnose_window, exact=False
     )
-    run.clients = replace(run.clients, method=run.watched)
+    run.clients = replace(run.clients, method=run.method)
 
 
 def process_medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -125,12 +125,12 @@ def rounds_of(
     """Algorithm 1's loop, with the clients' part replaced if asked."""
     return train_rounds(
         run.start(),
-        run.rounds,
-        run.sampler.cohort,
-        run.rate,
+        run.setup.rounds,
+        run.setup.sampler.cohort,
+        run.setup.rate,
         clients or run.clients,
         run.method,
-        run.grid,
+        run.setup.grid,
         server_rate,
     )
 
@@ -169,7 +169,7 @@ class OneAfterAnother:
             torch.set_num_threads(before)
 
     def work(self, weights: Tensor, clients: NDArray[np.int64]) -> Merged:
-        method, model, data = self.run.method, self.run.model, self.run.clients.data
+        method, model, data = self.run.method, self.run.setup.model, self.run.cohort.gatherer.data
         parameters = list(model.module.parameters())
         with torch.no_grad():
             for parameter, value in zip(parameters, model.views(weights), strict=True):
@@ -177,7 +177,9 @@ class OneAfterAnother:
         total, losses = None, weights.new_zeros(())
         for client in clients:
             mine = slice(*data.offsets[client : client + 2])
-            loss = self.run.trainer.loss(model.module(data.inputs[mine]), data.targets[mine]).mean()
+            loss = self.run.setup.trainer.loss(
+                model.module(data.inputs[mine]), data.targets[mine]
+            ).mean()
             gradient = torch.autograd.grad(loss, parameters)
             sent = self.compress(list(gradient))
             total = sent if total is None else total + sent
@@ -248,8 +250,8 @@ def cohorts(device: str, repeats: int) -> list[Row]:
 
 def agree(run: Run) -> None:
     """The loop is the same computation, or the comparison says nothing."""
-    start, cohort = run.start(), run.sampler.cohort(0)
-    ours = run.clients(start.weights, cohort, run.rate(0), 0, None).mean
+    start, cohort = run.start(), run.setup.sampler.cohort(0)
+    ours = run.cohort(start.weights, cohort, run.setup.rate(0), 0, None).mean
     loop = OneAfterAnother(run, torch.get_num_threads())(start.weights, cohort).mean
     # Top-k may choose differently among near ties, so the sums need not be equal.
     difference = float((ours - loop).norm() / ours.norm())
@@ -286,7 +288,7 @@ def population(device: str, repeats: int) -> list[Row]:
     run = set_up("rounds:million", "fetchsgd", device, 100, settings + large)
     many = rounds_of(run)
     take(many, 20)
-    each = (held(device) - before - on_device(run, device)) / run.sampler.num_clients
+    each = (held(device) - before - on_device(run, device)) / run.setup.sampler.num_clients
     seconds = timed({"thousand": few, "million": many}, device, repeats)
     return [
         {
@@ -306,7 +308,7 @@ def population(device: str, repeats: int) -> list[Row]:
 
 def on_device(run: Run, device: str) -> int:
     """Bytes of the examples themselves: nothing where they are views of a single one."""
-    data = run.clients.data
+    data = run.cohort.gatherer.data
     return 0 if device == "cpu" else data.inputs.nbytes + data.targets.nbytes
 
 

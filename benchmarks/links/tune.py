@@ -45,7 +45,7 @@ def tried(name: str, settings: str, seed: int, limit: float) -> dict[str, Any]:
     run = Run(config)
     rate = None if config.local.is_one_gradient else 1.0
     steps = train_rounds(
-        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.watched, run.grid,
+        run.start(), run.setup.rounds, run.setup.sampler.cohort, run.setup.rate, run.clients, run.method, run.setup.grid,
         rate,
     )  # fmt: skip
     row: dict[str, Any] = {"seconds": math.inf}

@@ -31,10 +31,10 @@ def main(method: str) -> None:
     run = Run(resolve(given))
     server_rate = 1.0 if method == "fedavg" else None
     rounds = train_rounds(
-        run.start(), setting.WARM_UP + setting.ROUNDS, run.sampler.cohort, run.rate,
-        run.clients, run.method, run.grid, server_rate,
+        run.start(), setting.WARM_UP + setting.ROUNDS, run.setup.sampler.cohort, run.setup.rate,
+        run.clients, run.method, run.setup.grid, server_rate,
     )  # fmt: skip
-    ends, weights = [], run.model.weights()
+    ends, weights = [], run.setup.model.weights()
     for training, _ in rounds:
         ends.append(time.perf_counter())
         weights = training.weights

@@ -22,16 +22,16 @@ def make(method, *sets):
 
 def naive_vectors(run, weights, rate=0.1):
     """Each client's gradient or difference by ordinary autograd on a module of its own."""
-    data, local = run.clients.data, run.config.local
+    data, local = run.cohort.gatherer.data, run.config.local
     vectors, losses = [], []
     for client in COHORT:
         rows = slice(data.offsets[client], data.offsets[client + 1])
         x, y = data.inputs[rows], data.targets[rows]
-        module = copy.deepcopy(run.model.module)
+        module = copy.deepcopy(run.setup.model.module)
         torch.nn.utils.vector_to_parameters(weights, module.parameters())
-        decay, step, first = run.trainer.weight_decay, rate, None
+        decay, step, first = run.setup.trainer.weight_decay, rate, None
         for _ in range(max(local.epochs, 1)):
-            loss = run.trainer.loss(module(x), y).mean()
+            loss = run.setup.trainer.loss(module(x), y).mean()
             first = loss.detach() if first is None else first
             gradients = torch.autograd.grad(loss, list(module.parameters()))
             flat = torch.cat([g.flatten() for g in gradients])
@@ -49,7 +49,7 @@ def naive_vectors(run, weights, rate=0.1):
 
 
 def shares(run):
-    sizes = torch.from_numpy(run.clients.data.sizes[COHORT]).float()
+    sizes = torch.from_numpy(run.cohort.gatherer.data.sizes[COHORT]).float()
     weights = sizes if run.config.train.averaging == "examples" else torch.ones(len(sizes))
     return weights / weights.sum()
 
@@ -70,8 +70,8 @@ def shares(run):
 @pytest.mark.parametrize("method", ["uncompressed", "fetchsgd", "true_topk", "local_topk"])
 def test_equals_client_by_client(method, sets, averaging):
     run = make(method, *sets, f"averaging={averaging}")
-    weights = run.model.weights()
-    merged = run.clients(weights, COHORT, 0.1, 0, None)
+    weights = run.setup.model.weights()
+    merged = run.cohort(weights, COHORT, 0.1, 0, None)
     vectors, losses = naive_vectors(run, weights)
     if method == "local_topk":
         kept = vectors.abs().topk(run.method.k, dim=1).indices
@@ -89,10 +89,12 @@ def test_equals_client_by_client(method, sets, averaging):
 @pytest.mark.parametrize("method", ["local_topk", "fedavg"])
 def test_chunks_change_nothing(monkeypatch, method):
     run = make(method)
-    weights = run.model.weights()
-    whole = run.clients(weights, COHORT, 0.1, 0, None)
-    monkeypatch.setattr("fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * 2 * run.model.dim})
-    parts = run.clients(weights, COHORT, 0.1, 0, None)
+    weights = run.setup.model.weights()
+    whole = run.cohort(weights, COHORT, 0.1, 0, None)
+    monkeypatch.setattr(
+        "fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * 2 * run.setup.model.dim}
+    )
+    parts = run.cohort(weights, COHORT, 0.1, 0, None)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-7)
 
 
@@ -102,15 +104,17 @@ def test_local_batches_use_each_example_once_an_epoch():
     Only clients whose batches of two are all full: in a half full one an example weighs double.
     """
     run = make("fedavg", "local.epochs=1", "local.batch_size=2")
-    weights, data = run.model.weights(), run.clients.data
+    weights, data = run.setup.model.weights(), run.cohort.gatherer.data
     cohort = np.flatnonzero(data.sizes % 2 == 0)
     assert len(set(data.sizes[cohort])) > 1
-    merged = run.clients(weights, cohort, 1e-3, 0, None)
+    merged = run.cohort(weights, cohort, 1e-3, 0, None)
     total = torch.zeros_like(weights)
     for client in cohort:
         rows = slice(data.offsets[client], data.offsets[client + 1])
-        parameters = [v.detach().requires_grad_() for v in run.model.views(weights)]
-        losses = run.trainer.loss(run.model(parameters, data.inputs[rows]), data.targets[rows])
+        parameters = [v.detach().requires_grad_() for v in run.setup.model.views(weights)]
+        losses = run.setup.trainer.loss(
+            run.setup.model(parameters, data.inputs[rows]), data.targets[rows]
+        )
         gradient = torch.autograd.grad(losses.sum() / 2, parameters)
         total += torch.cat([g.flatten() for g in gradient]) / len(cohort)
     torch.testing.assert_close(merged.mean / 1e-3, total, rtol=0.01, atol=0.01)
@@ -127,7 +131,7 @@ def test_local_error_returns_what_was_not_sent():
         vectors, _ = naive_vectors(run, weights)
         given[COHORT] += vectors
         before = memory.error[COHORT].clone()
-        run.clients(weights, COHORT, 0.1, round, memory)
+        run.cohort(weights, COHORT, 0.1, round, memory)
         sent[COHORT] += before + vectors - memory.error[COHORT]
     torch.testing.assert_close(sent + memory.error, given, rtol=1e-4, atol=1e-5)
     assert ((memory.error[COHORT] == 0).sum(dim=1) >= 10).all()

@@ -74,8 +74,8 @@ def test_resumed_equals_uninterrupted(method, sets, model, tmp_path):
 def test_rounds_and_runs_draw_apart(method, sets):
     """The same weights and the same clients, in another round or with another seed."""
     run, other = make(method, *sets), make(method, *sets, "seed=1")
-    at = run.model.weights()
-    first, again, later = (run.clients(at, COHORT, 0.1, round, None).loss for round in (3, 3, 4))
+    at = run.setup.model.weights()
+    first, again, later = (run.cohort(at, COHORT, 0.1, round, None).loss for round in (3, 3, 4))
     assert first == again
     assert first != later
     assert other.clients(at, COHORT, 0.1, 3, None).loss != first
@@ -84,9 +84,9 @@ def test_rounds_and_runs_draw_apart(method, sets):
 def test_chunks_of_a_cohort_draw_apart(monkeypatch):
     """A cohort of one client twice, in chunks of one client: two different losses."""
     run = make("local_topk")
-    monkeypatch.setattr("fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * run.model.dim})
+    monkeypatch.setattr("fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * run.setup.model.dim})
     twice = np.array([9, 9])
-    at = run.model.weights()
-    both = run.clients(at, twice, 0.1, 0, None).loss
-    once = run.clients(at, twice[:1], 0.1, 0, None).loss
+    at = run.setup.model.weights()
+    both = run.cohort(at, twice, 0.1, 0, None).loss
+    once = run.cohort(at, twice[:1], 0.1, 0, None).loss
     assert both != once

@@ -22,7 +22,13 @@ def train(method, *sets, rounds=8, task="digits"):
     given = {"task": {"name": task}, "method": {"name": method}}
     run = Run(resolve(given, ["device=cuda", *sets]))
     steps = train_rounds(
-        run.start(), rounds, run.sampler.cohort, run.rate, run.clients, run.method, run.grid
+        run.start(),
+        rounds,
+        run.setup.sampler.cohort,
+        run.setup.rate,
+        run.clients,
+        run.method,
+        run.setup.grid,
     )
     trained = [(training.weights, merged.loss) for training, merged in steps]
     return torch.stack([w for w, _ in trained]), torch.stack([loss for _, loss in trained])
@@ -74,7 +80,7 @@ def test_nothing_in_a_round_waits_for_the_device(method, sets):
     run = Run(resolve({"method": {"name": method}}, ["device=cuda", *sets]))
     server_rate = None if run.config.local.is_one_gradient else 1.0
     steps = train_rounds(
-        run.start(), run.rounds, run.sampler.cohort, run.rate, run.clients, run.watched, run.grid,
+        run.start(), run.setup.rounds, run.setup.sampler.cohort, run.setup.rate, run.clients, run.method, run.setup.grid,
         server_rate,
     )  # fmt: skip
     for _ in range(3):  # in which things are made that last
@@ -115,9 +121,9 @@ def test_draws_on_the_device_follow_from_the_round(method, model, graphs):
     def losses(*rounds):
         given = {"task": {"name": DRAWING, "model": model}, "method": {"name": method}}
         run = Run(resolve(given, ["device=cuda", f"cuda_graphs={graphs}"]))
-        weights = run.model.weights()
+        weights = run.setup.model.weights()
         before = torch.get_rng_state(), torch.cuda.get_rng_state()
-        found = [float(run.clients(weights, cohort, 0.1, i, None).loss) for i in rounds]
+        found = [float(run.cohort(weights, cohort, 0.1, i, None).loss) for i in rounds]
         assert torch.equal(torch.get_rng_state(), before[0])
         assert torch.equal(torch.cuda.get_rng_state(), before[1])
         return found
@@ -134,10 +140,10 @@ def test_draws_on_the_device_follow_from_the_round(method, model, graphs):
 def test_draws_do_not_wait_for_the_device(method):
     given = {"task": {"name": DRAWING, "model": "layered"}, "method": {"name": method}}
     run = Run(resolve(given, ["device=cuda"]))
-    weights, cohort = run.model.weights(), np.array([7, 2, 9, 4, 0])
-    run.clients(weights, cohort, 0.1, 0, None)
+    weights, cohort = run.setup.model.weights(), np.array([7, 2, 9, 4, 0])
+    run.cohort(weights, cohort, 0.1, 0, None)
     with nothing_waits():
-        run.clients(weights, cohort, 0.1, 1, None)
+        run.cohort(weights, cohort, 0.1, 1, None)
 
 
 @pytest.mark.gpu

@@ -22,8 +22,8 @@ def make(method, *sets):
 def test_each_client_rounds_its_own_payload(method, bits):
     """The server's mean is that of the clients' quantised messages, never a quantised mean."""
     run = make(method, f"bits={bits}")
-    weights, round = run.model.weights(), 5
-    merged = run.clients(weights, COHORT, 0.1, round, None)
+    weights, round = run.setup.model.weights(), 5
+    merged = run.cohort(weights, COHORT, 0.1, round, None)
     expected = torch.zeros_like(merged.mean)
     for client in COHORT:
         alone = make(method).clients(weights, np.array([client]), 0.1, round, None).mean

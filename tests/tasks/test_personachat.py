@@ -256,8 +256,8 @@ def test_a_run(folder, tmp_path, method, options):
         "train": {"clients_per_round": 2, "epochs": 2.0, "eval_every": 1.0, "device": "cpu"},
     })  # fmt: skip
     run = Run(config)
-    before, _ = run.evaluate(run.origin)
-    outputs = run.model(run.model.views(run.origin), config.task.test_inputs)
+    before, _ = run.evaluate(run.setup.origin)
+    outputs = run.setup.model(run.setup.model.views(run.setup.origin), config.task.test_inputs)
     losses = config.task.quality(outputs, config.task.test_targets).sum(dim=0)
     assert before == pytest.approx(float((losses[0] / losses[1]).exp()), rel=1e-4)
     assert 15 < before < 40  # of some 25 words, with random weights

@@ -129,7 +129,7 @@ def test_perplexity_without_a_clue_is_the_number_of_characters(folder):
     settings = {"name": "shakespeare", "folder": folder}
     run = Run(resolve({"task": settings, "train": {"clients_per_round": 2, "device": "cpu"}}))
     characters = len(set(LINE) | {"\n", "A", "y", "."})
-    perplexity, loss = run.evaluate(torch.zeros(run.model.dim))
+    perplexity, loss = run.evaluate(torch.zeros(run.setup.model.dim))
     assert perplexity == pytest.approx(characters, rel=1e-4)
     assert loss == pytest.approx(math.log(characters), rel=1e-4)
-    assert np.isfinite(run.evaluate(run.origin)).all()
+    assert np.isfinite(run.evaluate(run.setup.origin)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ class Run:
         training.ledger.download(cohort, t, training.place)  # line 6
         return self.cohort(training.weights, cohort, rate, t, training.memory)
 
+    def train(
+        self, training: Training, rounds: int | None = None
+    ) -> Iterator[tuple[Training, Merged]]:
+        """Algorithm 1 from there, to the end or up to so many rounds."""
+        setup = self.setup
+        until = setup.rounds if rounds is None else rounds
+        return train_rounds(
+            training, until, self.clients, setup.rate, self.method, setup.grid, setup.server_rate
+        )
+
     def evaluate(self, weights: Float32[Tensor, " dim"]) -> Evaluation:
         """The metric and the mean loss on the test set."""
         return Evaluation(*evaluate(self.setup.trainer, self.config.task, *self.test, weights))
@@ -84,11 +95,7 @@ class Run:
         if found is not None:
             recorder.resume(found)
         try:
-            rounds = train_rounds(
-                training, setup.rounds, self.clients, setup.rate, self.method, setup.grid,
-                setup.server_rate,
-            )  # fmt: skip
-            for training, merged in rounds:
+            for training, merged in self.train(training):
                 recorder.after(training, merged)
             return recorder.finish(training)
         finally:
