@@ -1,7 +1,8 @@
 """A real client's work in a round: the same as a simulated one's, up to the payload that it sends.
 
-Rounding is by the same dice as in simulation. The order of local batches and augmentation are by
-dice of the client's own: in a simulated cohort these depend on who else takes part.
+Rounding draws the same numbers as in simulation. The order of local batches, augmentation and
+dropout follow from a seed of the client's own: in a simulated cohort they depend on who else takes
+part.
 """
 
 from __future__ import annotations
