@@ -1,4 +1,4 @@
-"""Tasks whose models draw at random while they train, each in a way of its own."""
+"""Tasks whose models draw at random while they train, each in a different way."""
 
 from __future__ import annotations
 

@@ -62,6 +62,23 @@ class Replacing(Positions):
         return super().forward(x)
 
 
+class Averaging(Positions):
+    """A running mean of the inputs, as batch norm keeps one."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.encodings.mul_(0.9).add_(0.1 * x.mean(dim=0))
+        return super().forward(x)
+
+
+class AveragingAnew(Positions):
+    """The same in new memory."""
+
+    def forward(self, x):
+        self.encodings = 0.9 * self.encodings + 0.1 * x.mean(dim=0)
+        return super().forward(x)
+
+
 class Caching(Positions):
     """It computes the same buffer anew."""
 
@@ -70,7 +87,7 @@ class Caching(Positions):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("make", [Counting, Replacing])
+@pytest.mark.parametrize("make", [Counting, Replacing, Averaging, AveragingAnew])
 def test_a_buffer_that_changes_in_training_is_named(make):
     weights, cohort = FlatModel(make()).weights(), cohort_like(5)
     sentence = "the model changes 'encodings' while it trains"
@@ -84,5 +101,33 @@ def test_a_buffer_that_changes_in_training_is_named(make):
 
 @pytest.mark.parametrize("make", [Caching, lambda: Counting(persistent=False)])
 def test_a_cache_may_be_written(make):
-    trainer = Trainer(FlatModel(make()), cross_entropy)
-    trainer.mean_gradient(trainer.model.weights(), cohort_like(5).batch, 0)
+    weights, cohort = FlatModel(make()).weights(), cohort_like(5)
+    Trainer(FlatModel(make()), cross_entropy).mean_gradient(weights, cohort.batch, 0)
+    Trainer(FlatModel(make()), cross_entropy).client_vectors(
+        weights, cohort, LocalWork(), 0.1, torch.Generator(), 0
+    )
+
+
+def test_an_error_of_the_models_own_is_passed_on():
+    class Failing(Positions):
+        def forward(self, x):
+            return self.last(x[:, :4])
+
+    trainer = Trainer(FlatModel(Failing()), cross_entropy)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        trainer.mean_gradient(trainer.model.weights(), cohort_like(5).batch, 0)
+
+
+def test_a_frozen_parameter_that_is_written_is_named():
+    class Writing(Positions):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(5), requires_grad=False)
+
+        def forward(self, x):
+            self.scale.mul_(0.9)
+            return super().forward(self.scale * x)
+
+    trainer = Trainer(FlatModel(Writing()), cross_entropy)
+    with pytest.raises(UserError, match="the model changes 'scale' while it trains"):
+        trainer.mean_gradient(trainer.model.weights(), cohort_like(5).batch, 0)

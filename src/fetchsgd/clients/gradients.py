@@ -4,7 +4,7 @@ Two ways. In one pass: an ordinary forward and backward pass over the examples o
 which every layer forms the clients' gradients of its own weights (layer_gradients.py). And by
 torch.func's vmap, which takes nearly any model and weights that differ between clients, but turns
 convolutions into grouped ones, which are slow; where weights differ, per_client_convolutions.py has
-others for GPUs.
+others for GPUs. A model that vmap cannot run is left to trainer.py, client by client.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Outputs are channels_last, in which pooling, adding and the next layer's patches
 Patches with channels last are copied in runs of many bytes, but want weights with channels last:
 4 more passes over weights (reordered, and their gradient back). Of 100 clients' ResNet9 with 5
 images each, in float32, weights are 2.6 GB and patches 3.6 GB. The layers that see more places than
-they have outputs hold 84% of the patches and 10% of the weights: they reorder weights, at 1.1 GB. The
-others would move 9.4 GB to speed up the copies of 0.6 GB of patches: they leave channels first.
+they have outputs hold 84% of the patches and 10% of the weights: they reorder weights, at 1.1 GB.
+The others would move 9.4 GB to speed up the copies of 0.6 GB of patches: they leave channels first.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class LocalWork:
 class Trainer:
     """The model, its loss and what is added to it.
 
-    weight_decay: times the weights, is added to every gradient: also where no gradient of the loss
-        arrives, as at a parameter that the model does not use.
+    weight_decay: so many times the weights are added to each gradient, also to that of a
+        parameter which the model does not use and whose gradient of the loss is zero.
     graphs: on CUDA, record backward passes. rounded: let passes see the weights in compute_dtype,
         so that what follows from them need not be rounded layer by layer.
     """
