@@ -17,7 +17,7 @@ from fetchsgd.cli.theory import theory
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.runs.budget import choose, parse_budget
-from fetchsgd.runs.settings import Config, merge, method_options, parse_assignments, resolve
+from fetchsgd.runs.settings import METHOD, Config, merge, parse_assignments, resolve
 from fetchsgd.runs.sweep import Outcome, Planned, plan, read_sweep, run_sweep
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulate.run import Run
@@ -241,7 +241,7 @@ def methods() -> None:
     for name, kind in METHODS.items():
         options = [
             key if default is None else f"{key}={default!r}"
-            for key, default in method_options(name).items()
+            for key, default in METHOD.options(name).items()
         ]
         module = sys.modules[kind.__module__].__doc__ or ""
         table.add_row(name, module.strip().splitlines()[0], ", ".join(options))

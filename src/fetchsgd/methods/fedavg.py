@@ -6,6 +6,7 @@ The steps themselves are the settings under [local]; they serve every other meth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fetchsgd.methods.uncompressed import Uncompressed
 
@@ -15,3 +16,5 @@ class FedAvg(Uncompressed):
     """The mean difference is the update, with global momentum if asked (rho_g of section 5)."""
 
     momentum: float = 0.0
+
+    needs_local_steps: ClassVar[bool] = True

@@ -32,6 +32,7 @@ class LocalTopK:
     local_momentum: float = 0.0
 
     linear: ClassVar[bool] = False
+    message_kind: ClassVar[str] = "chosen"
 
     @property
     def keeps_memory(self) -> bool:

@@ -26,6 +26,7 @@ class TrueTopK:
     mask_momentum: bool = True
 
     linear: ClassVar[bool] = True
+    has_server_error: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)

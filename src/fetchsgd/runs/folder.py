@@ -15,6 +15,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.checkpoint import FILE, write_atomically
+from fetchsgd.runs.settings import changes
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 
 Line = dict[str, Any]
@@ -37,15 +38,9 @@ class RunFolder:
     def _check_reuse(self, settings: Settings, resume: bool) -> None:
         if not resume:
             raise UserError(f"{self.path} already holds a run; give --resume, or another --out")
-        before = read_toml(self.path / "config.toml")
-        for section, values in settings.items():
-            for key, value in values.items():
-                old = before.get(section, {}).get(key)
-                if old != value and (section, key) != ("train", "device"):
-                    raise UserError(
-                        f"cannot resume {self.path}: "
-                        f"{section}.{key} was {old!r} and is now {value!r}"
-                    )
+        changed = changes(read_toml(self.path / "config.toml"), settings)
+        if changed:
+            raise UserError(f"cannot resume {self.path}: {changed[0]}")
 
     @property
     def result(self) -> Line | None:

@@ -18,7 +18,7 @@ from fetchsgd.clients.batches import as_images
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.diagnose import diagnosed
 from fetchsgd.errors import DivergedError, UserError
-from fetchsgd.methods import METHODS, LocalMethod, Memory, Method
+from fetchsgd.methods import LocalMethod, Memory, Method
 from fetchsgd.quantisers.upload import Upload
 from fetchsgd.randomness import number
 from fetchsgd.runs.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
@@ -60,7 +60,7 @@ def make_method(config: Config, dim: int) -> Method:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
         try:
-            method: Method = METHODS[config.method](dim=dim, **config.method_options)
+            method: Method = config.method_class(dim=dim, **config.method_options)
         except (ValueError, TypeError) as error:
             raise UserError(str(error)) from error
     return method

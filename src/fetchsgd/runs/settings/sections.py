@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fetchsgd.clients.trainer import LocalWork
-from fetchsgd.methods import METHODS
+from fetchsgd.runs.settings.parts import METHOD, Chosen
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import Schedule
 from fetchsgd.tasks import Task
 
 SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
-NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,31 @@ class DownloadSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything about a run; `settings` is the same as nested tables, fully resolved."""
+    """Everything about a run; `settings` is the same as nested tables, fully resolved.
+
+    parts: those that a setting names, by section.
+    """
 
     settings: Settings
     task: Task
-    method: str
-    method_options: dict[str, Any]
+    parts: dict[str, Chosen]
     train: TrainSettings
     schedule: Schedule
     local: LocalWork
     upload: UploadSettings
     download: DownloadSettings
+
+    @property
+    def method(self) -> str:
+        return self.parts[METHOD.section].name
+
+    @property
+    def method_class(self) -> type:
+        return self.parts[METHOD.section].kind
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        return self.parts[METHOD.section].options
 
 
 KINDS_OF_SECTIONS: dict[str, type] = {
@@ -76,18 +89,3 @@ KINDS_OF_SECTIONS: dict[str, type] = {
     "upload": UploadSettings,
     "download": DownloadSettings,
 }
-
-
-def method_options(method: str) -> dict[str, Any]:
-    """The options of a method with their defaults; None where it has none."""
-    return defaults_of(METHODS[method])
-
-
-def defaults_of(kind: type) -> dict[str, Any]:
-    """Every field that may be given, and None where it must be."""
-    found = {}
-    for field in fields(kind):
-        if field.init and field.name not in NOT_OPTIONS:
-            made = None if field.default_factory is MISSING else field.default_factory()
-            found[field.name] = made if field.default is MISSING else field.default
-    return found
