@@ -7,20 +7,15 @@ holds a version that a resumed server would make anew.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fetchsgd.errors import UserError
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server_round import Clock, Collector
@@ -28,6 +23,7 @@ from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Conversation
 from fetchsgd.runs.checkpoint import load_checkpoint, write_atomically
 from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.lock import alone_in
 from fetchsgd.server.rounds import Training, after_round
 from fetchsgd.simulate.run import Loop
 
@@ -53,8 +49,8 @@ def federate(
 ) -> dict[str, Any]:
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
-    folder = FederatedFolder(out, run.config.settings, resume=True)
-    with alone_in(out):
+    with alone_in(out, "stop it with `flwr stop`, or give another federation.out"):
+        folder = FederatedFolder(out, run.config.settings, resume=True)
         if (done := folder.result) is not None:
             log.info("%s holds a run that has ended; give another federation.out", out)
             return done
@@ -160,21 +156,3 @@ class _FederatedLoop(Loop):
                 "seconds": self.seconds,
             }
         )
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Two servers in one folder would apply rounds twice. The lock ends with its process."""
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise UserError(
-                f"another server, process {file.read().strip()}, is training in {folder}; wait "
-                "until it has ended, stop it with `flwr stop`, or give another federation.out"
-            ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield

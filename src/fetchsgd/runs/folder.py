@@ -22,14 +22,12 @@ Line = dict[str, Any]
 
 
 class RunFolder:
-    """Opened for one run; TensorBoard events are written if tensorboard is installed."""
+    """Opened for one run, in a folder that `alone_in` has made; TensorBoard events are written if
+    tensorboard is installed.
+    """
 
     def __init__(self, path: Path, settings: Settings, resume: bool) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
         if (path / "config.toml").exists():
             self._check_reuse(settings, resume)
         write_atomically(path / "config.toml", write_toml(settings).encode())

@@ -24,6 +24,7 @@ from fetchsgd.randomness import number
 from fetchsgd.runs.checkpoint import CheckpointWriter, load_checkpoint, load_diagnosis
 from fetchsgd.runs.environment import choose_device, commit, compute_dtype, hardware, versions
 from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.settings import Config
 from fetchsgd.server.downloads import Downloads, FloatDownloads, StepDownloads
 from fetchsgd.server.grids import StepGrid, make_grid
@@ -147,6 +148,10 @@ class Run:
         self, out: Path, resume: bool = False, watch: Watch | None = None
     ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
+        with alone_in(out):
+            return self._execute(out, resume, watch)
+
+    def _execute(self, out: Path, resume: bool, watch: Watch | None) -> dict[str, Any]:
         folder = RunFolder(out, self.config.settings, resume)
         if resume and (done := folder.result) is not None:
             return done
