@@ -15,6 +15,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.checkpoint import FILE, write_atomically
+from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.settings import changes
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 
@@ -91,6 +92,14 @@ class RunFolder:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+def forget(path: Path) -> None:
+    """Remove what a run has left, so that another may take its place; the settings last."""
+    with alone_in(path):
+        for pattern in ("result.json", "metrics.jsonl", FILE, "events.*", "config.toml"):
+            for file in path.glob(pattern):
+                file.unlink()
 
 
 def _whole_lines(path: Path) -> list[str]:
