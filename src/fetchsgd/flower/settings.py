@@ -41,11 +41,11 @@ class FederationSettings:
     clients: int = 0  # how many there are; 0: as many as the server's task has
     wait: float = 300.0  # seconds for nodes to appear, before a run begins and when all are gone
     deadline: float = 120.0  # seconds for a round
-    min_replies: int = 1  # fewer at the deadline, and the round is asked for again
-    attempts: int = 3  # so often
-    oversample: float = 1.0  # ask that many times the clients of a round, and wait for those
-    max_norm: float = 1e6  # of what a client sends; longer is rejected, 0 is no limit
-    clip_norm: float = 0.0  # shorten what a client sends to this length; 0 does not
+    min_replies: int = 1  # with fewer at the deadline, the round is repeated
+    attempts: int = 3  # how often a round is tried
+    oversample: float = 1.0  # ask so many times the clients that a round needs
+    max_norm: float = 1e6  # of what a client sends; larger is rejected, 0 is no limit
+    clip_norm: float = 0.0  # scale what a client sends down to this norm; 0 is no limit
     max_examples: int = 1_000_000  # that a client may claim, where replies count by examples
     poll: float = 0.2  # seconds between looks for replies
 
@@ -57,7 +57,8 @@ class FederationSettings:
         for name, bound in least.items():
             value = getattr(self, name)
             if not bound <= value < float("inf"):
-                raise UserError(f"{SECTION}.{name} must be at least {bound:g}, got {value!r}")
+                which = "at least" if value < bound else "finite and at least"
+                raise UserError(f"{SECTION}.{name} must be {which} {bound:g}, got {value!r}")
         if not self.out:
             raise UserError(f"{SECTION}.out must name the run folder")
 
