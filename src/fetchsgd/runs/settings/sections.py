@@ -39,7 +39,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The section [upload]. Below 32 bits numbers are rounded at random; means stay right."""
+    """The section [upload]. Below 32 bits numbers are rounded at random, without bias."""
 
     bits: Literal[32, 16, 8, 6, 4, 3, 2] = 32
 
