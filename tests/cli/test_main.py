@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fetchsgd.cli import main
+from fetchsgd.runs.lock import alone_in
 
 ROOT = Path(__file__).parents[2]
 # Several processes on few cores: threads that wait for each other would take most of the time.
@@ -23,6 +27,20 @@ def fetchsgd(*words, cwd=None):
         capture_output=True, text=True, cwd=cwd,
         env=ENVIRONMENT,
     )  # fmt: skip
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The same in this process, which is quicker: exit code, output, sentences."""
+
+    def run(*words):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["fetchsgd", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
 def test_trains_and_tells(tmp_path):
@@ -78,18 +96,34 @@ def test_divergence_exits_with_3(tmp_path):
     )
     assert done.returncode == 3
     assert "diverged: the loss became" in done.stderr
+    again = fetchsgd(
+        "train", "tinytask:tiny", "--method", "uncompressed", "--set", "peak=1e9",
+        "--out", tmp_path / "r", "--resume",
+    )  # fmt: skip
+    assert again.returncode == 3
+    rounds = json.loads((tmp_path / "r" / "result.json").read_text())["rounds"]
+    assert f"r diverged at round {rounds} and cannot go on" in again.stderr
+    assert "Traceback" not in again.stderr
 
 
-def test_resuming_a_run_that_diverged_says_so(tmp_path):
-    train = ["train", "tinytask:tiny", "--method", "uncompressed", "--set", "peak=1e9"]
-    assert fetchsgd(*train, "--out", tmp_path / "r").returncode == 3
-    done = fetchsgd(*train, "--out", tmp_path / "r", "--resume")
-    assert done.returncode == 3
-    assert f"diverged: the run in {tmp_path / 'r'} diverged at round" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_finished_run_that_is_resumed_tells_its_result(tmp_path):
+    train = ["train", "tinytask:tiny", "--method", "uncompressed", "--out", tmp_path / "r"]
+    first, again = fetchsgd(*train), fetchsgd(*train, "--resume")
+    assert again.returncode == 0, again.stderr
+    last = [done.stdout.splitlines()[-4:] for done in (first, again)]
+    assert last[0] == last[1]
+    assert last[0][0].startswith("accuracy ")
 
 
-def test_sweeps_and_lists(tmp_path):
+def test_a_second_run_in_a_folder_is_refused(tmp_path):
+    with alone_in(tmp_path / "r"):
+        done = fetchsgd("train", "tinytask:tiny", "--out", tmp_path / "r")
+    assert done.returncode == 2
+    assert f"another process ({os.getpid()}) is training in" in done.stderr
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["lock"]
+
+
+def test_sweeps_and_lists(tmp_path, here):
     (tmp_path / "s.toml").write_text(
         '[task]\nname = "tinytask:tiny"\n'
         '[[sweep]]\n"method.k" = [5, 9]\n[[sweep]]\n"method.name" = "fedavg"\n'
@@ -102,6 +136,56 @@ def test_sweeps_and_lists(tmp_path):
     }  # fmt: skip
     for words, expected in ((["tasks"], "digits"), (["methods"], "local_topk")):
         assert expected in fetchsgd(*words).stdout
+    (tmp_path / "s.toml").write_text(
+        '[task]\nname = "tinytask:tiny"\n[train]\nseed = 1\n[[sweep]]\n"method.k" = 5\n'
+    )
+    code, out, err = here("sweep", tmp_path / "s.toml", "--out", tmp_path / "out")
+    assert code == 1
+    assert "train.seed was 0 and is now 1)" in out
+    assert "refused: fetchsgd-k5; --changed redo runs them again" in err
+    code, out, _ = here(
+        "sweep", tmp_path / "s.toml", "--out", tmp_path / "out", "--changed", "skip"
+    )
+    assert code == 0
+    assert "fetchsgd-k5: skipped (" in out
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "report", "demo", "theory"])
+def test_help_is_plain_text(command, here):
+    code, help, _ = here(command, "--help")
+    assert code == 0
+    assert "[required]" in help or command == "demo"
+    assert "\\" not in help
+
+
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys({packages}))  # so they cannot be imported
+sys.argv = ["fetchsgd", *{words}]
+from fetchsgd.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "words", "message"),
+    [
+        (["typer", "rich"], ["--help"], 'typer is not installed; .*pip install "fetchsgd.sim.'),
+        (["rich"], ["tasks"], 'rich is not installed; install it with: pip install "fetchsgd'),
+        (["safetensors"], ["train", "digits"], 'safetensors is not installed; .*"fetchsgd.sim."'),
+        (["sklearn"], ["train", "digits"], 'sklearn is not installed; .*"fetchsgd.sim."'),
+        (["matplotlib"], ["report", "."], 'matplotlib is not installed; .*"fetchsgd.sim."'),
+    ],
+)
+def test_a_missing_package_is_told_with_its_extra(packages, words, message, tmp_path):
+    """As after `pip install fetchsgd` without extras."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(packages=packages, words=words)],
+        capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(f"error: .*{message}.*\n", done.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):

@@ -98,6 +98,13 @@ def test_another_method_takes_one_key(caplog):
     assert "method.cols = 9 is left out: uncompressed has no such option" in said
 
 
+def test_the_method_may_be_named_among_the_settings():
+    listed = {"method.name": "fetchsgd", "method.k": 7, "method.cols": 9}
+    config, _ = read_settings(TINY | listed | {"settings": "method.name=true_topk"})
+    assert config.method == "true_topk"
+    assert config.method_options == {"k": 7, "momentum": 0.9, "mask_momentum": True}
+
+
 def test_a_node_may_have_options_of_its_own():
     config, _ = read_settings(TINY, {"partition-id": 1, "task.clients": 5})
     assert config.task.train.num_clients == 5
@@ -124,6 +131,8 @@ def test_a_client_may_hold_only_its_own_data():
         ({"settings": "federation.x=1"}, "there is no setting federation.x"),
         ({"method.kk": 3}, "there is no setting method.kk"),
         ({"settings": "train.diagnose=true"}, "in a federation nobody sends those"),
+        ({"settings": "task.label='a"}, "settings must be a list of key=value, got .*No closing"),
+        ({"federation.max_norm": float("inf")}, "max_norm must be finite and at least 0, got inf"),
     ],
     ids=str,
 )

@@ -108,7 +108,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
 
     def intrude():
         grid.before_look = None
-        with pytest.raises(UserError, match="another server, process [0-9]+, is training in"):
+        with pytest.raises(UserError, match=r"another process \([0-9]+\) is training in"):
             train(federation(tmp_path / "run"))
 
     grid.before_look = intrude

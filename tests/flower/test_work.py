@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from fetchsgd.flower.run import FederatedRun, as_bytes
 from torch import nn
 
-from fetchsgd.flower.run import FederatedRun, as_bytes
 from fetchsgd.flower.work import work
 from fetchsgd.runs.settings import resolve
 from fetchsgd.wire import encode

@@ -1,14 +1,16 @@
 """Every mistake is a sentence, before any work starts."""
 
+import sys
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.runs.toml_files import write_toml
+from fetchsgd.runs.toml_files import read_toml, write_toml
 from fetchsgd.simulate import Run
 
 TINY = {"task": {"name": "tinytask:tiny"}}
@@ -46,6 +48,37 @@ TINY = {"task": {"name": "tinytask:tiny"}}
         ({}, ["seed=-1"], "train.seed must be from 0"),
         ({"method": {"name": "fedavg"}}, ["local.epochs=0"], "fedavg needs local.epochs"),
         ({}, ["task.empty_client=true"], "client 3 of the task has no data"),
+        ({"task": 3}, [], "'task' must be a section"),
+        ({"method": {"kk": 3}}, [], "no setting method.kk; did you mean 'k'"),
+        (
+            {"method": {"name": "true_topk", "cols": 3}},
+            [],
+            "no setting method.cols: true_topk has no option 'cols', fetchsgd has",
+        ),
+        (
+            {"method": {"name": "fedavg"}},
+            ["k=3"],
+            "no setting 'k': fedavg has no option 'k', fetchsgd, local_topk, true_topk have",
+        ),
+        ({}, ["bits=true"], "upload.bits must be one of 32, 16, .*, got True"),
+        ({}, ["bits=2.5"], "upload.bits must be one of 32, 16, .*, got 2.5"),
+        ({}, ["k=inf"], "method.k must be a whole number, got inf"),
+        ({}, ["k=nan"], "method.k must be a whole number, got nan"),
+        ({}, ["seed=-inf"], "train.seed must be a whole number, got -inf"),
+        ({}, ["peak=nan"], "schedule.peak must be a number, got nan"),
+        ({}, ["peak=true"], "schedule.peak must be a number, got True"),
+        ({}, ["epochs=inf"], "train.epochs must be a finite number, got inf"),
+        ({}, ["eval_every=inf"], "train.eval_every must be a finite number, got inf"),
+        ({}, [f"epochs=1{'0' * 400}"], "train.epochs must be below 1.8e308"),
+        ({}, ["kind=piecewise", "points=[1, 2]"], r"schedule.points\[0\] must be a list, got 1"),
+        (
+            {},
+            ["kind=piecewise", 'points=[[0, "fast"]]'],
+            r"schedule.points\[0\]\[1\] must be a number, got 'fast'",
+        ),
+        ({}, ["kind=piecewise", "points=[[0, nan]]"], r"points\[0\]\[1\] must be a number"),
+        ({}, ["kind=piecewise", "points=[[0, inf]]"], r"schedule.points must be pairs"),
+        ({}, ["points=3"], "schedule.points must be a list, got 3"),
     ],
 )
 def test_mistakes(given, sets, message):
@@ -79,9 +112,116 @@ def test_layers():
     assert resolve({**TINY, "method": {"name": "fedavg"}}).local.epochs == 1
 
 
+def test_a_choice_is_given_as_the_type_of_the_choice():
+    bits = resolve(TINY, ["bits=2.0"]).settings["upload"]["bits"]
+    assert (bits, type(bits)) == (2, int)
+
+
 def test_short_keys_mean_the_likelier_section():
     config = resolve(TINY, ["peak=0.5", "epochs=2", "local.epochs=1"])
     assert (config.schedule.peak, config.train.epochs, config.local.epochs) == (0.5, 2.0, 1)
+
+
+def test_names_may_be_given_with_set():
+    """They decide which other keys there are."""
+    config = resolve(
+        {"task": {"name": "digits"}},
+        ["local_momentum=0.5", "method.name=local_topk", "task.name=tinytask:tiny"],
+    )
+    assert config.method == config.settings["method"]["name"] == "local_topk"
+    assert config.method_options["local_momentum"] == 0.5
+    assert config.task.name == "tiny"
+
+
+OWN_PARTS = """
+from dataclasses import dataclass
+from fetchsgd.methods import Uncompressed
+from tinytask import tiny
+
+def no_defaults(seed, folder):
+    assert folder == "here"
+    return tiny(seed)
+
+def all_kinds(seed, subset=None, label="", sizes=[1], table={}):
+    return tiny(seed)
+
+def without_a_seed(clients=3):
+    return tiny(0, clients)
+
+def no_task(seed):
+    return "a text"
+
+@dataclass(frozen=True)
+class Scaled(Uncompressed):
+    factor: float = 1.0
+    limit: int | None = None
+
+@dataclass(frozen=True)
+class WithSteps(Uncompressed):
+    needs_local_steps = True
+
+class Plain:
+    pass
+
+@dataclass(frozen=True)
+class Picky:
+    dim: int
+    amount: float
+"""
+
+
+@pytest.fixture
+def own_parts(tmp_path, monkeypatch):
+    """A module of the user's, in the folder that they are in."""
+    (tmp_path / "own_parts.py").write_text(OWN_PARTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_parts", None)
+
+
+def test_a_method_of_the_users_own_trains(own_parts, tmp_path):
+    given = {**TINY, "method": {"name": "own_parts:Scaled"}}
+    config = resolve(given, ["factor=2", "momentum=0"])
+    assert config.method == "own_parts:Scaled"
+    assert config.method_options == {"momentum": 0.0, "factor": 2.0, "limit": None}
+    result = Run(config).execute(tmp_path / "run")
+    assert result["method"] == "own_parts:Scaled"
+    assert resolve(read_toml(tmp_path / "run" / "config.toml")).settings == config.settings
+    assert resolve(given, ["limit=3"]).method_options["limit"] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "sets", "message"),
+    [
+        ({"method": {"name": "own_parts:Plain"}}, [], "method.name = .* must name a dataclass"),
+        ({"method": {"name": "own_parts:no_task"}}, [], "'no_task' in own_parts must be a class"),
+        ({"method": {"name": "own_parts:Nothing"}}, [], "own_parts has no class 'Nothing'"),
+        ({"method": {"name": "own_parts:Picky"}}, [], "method.amount must be given: own_parts:Pic"),
+        ({"method": {"name": "own_parts:Scaled"}}, ["limit=2.5"], "limit must be a whole number"),
+        ({"method": {"name": "own_parts:Scaled"}}, ["facto=2"], "'facto'; did you mean 'factor'"),
+        (
+            {"method": {"name": "own_parts:WithSteps"}},
+            [],
+            "own_parts:WithSteps needs local.epochs of at least 1",
+        ),
+        ({"method": {"name": "own_parts:Scaled"}}, ["diagnose=true"], "only fetchsgd and true_top"),
+        ({"task": {"name": "own_parts:no_defaults"}}, [], "task.folder must be given: own_parts"),
+        ({"task": {"name": "own_parts:without_a_seed"}}, [], "unexpected keyword argument 'seed'"),
+        ({"task": {"name": "own_parts:no_task"}}, [], "must return a fetchsgd.tasks.Task, got 'a"),
+        ({"task": {"name": ":f"}}, [], "'' is not the name of a module"),
+        ({"task": {"name": "own_parts:all_kinds"}}, ["sizes=3"], "task.sizes must be a list, got"),
+    ],
+)
+def test_mistakes_in_parts_of_the_users_own(given, sets, message, own_parts):
+    with pytest.raises(UserError, match=message):
+        resolve({**TINY, **given}, sets)
+
+
+def test_a_task_without_defaults_works_when_all_is_given(own_parts):
+    given = {"task": {"name": "own_parts:no_defaults"}}
+    config = resolve(given, ["folder=here", "k=3", "cols=9"])
+    assert config.settings["task"] == {"name": "own_parts:no_defaults", "folder": "here"}
 
 
 def test_resolved_settings_resolve_to_themselves():
@@ -90,15 +230,24 @@ def test_resolved_settings_resolve_to_themselves():
     assert again.settings == config.settings
 
 
+TEXTS = st.text(max_size=20)
+PLAIN = st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False), TEXTS)
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.dictionaries(
-        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
-        st.one_of(
-            st.integers(-(2**60), 2**60), st.booleans(), st.floats(allow_nan=False),
-            st.text(st.characters(codec="ascii", exclude_categories=["Cc"])),
-            st.lists(st.lists(st.floats(-1e9, 1e9), max_size=3), max_size=3),
-        ),
-    )
+    st.one_of(st.none(), PLAIN, st.lists(PLAIN)), TEXTS, st.lists(PLAIN),
+    st.dictionaries(TEXTS, PLAIN), st.integers(1, 75), st.floats(1e-9, 1e9),
+    st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=3),
 )  # fmt: skip
-def test_toml_is_written_as_it_is_read(values):
-    assert tomllib.loads(write_toml({"train": values})) == {"train": values}
+def test_all_settings_are_read_back(own_parts, subset, label, sizes, table, k, step, points):
+    task = {"name": "own_parts:all_kinds", "label": label, "sizes": sizes, "table": table}
+    config = resolve(
+        {
+            "task": task if subset is None else task | {"subset": subset},
+            "method": {"k": k, "cols": 9},
+            "schedule": {"kind": "piecewise", "points": sorted(map(list, points))},
+            "download": {"step": step},
+        }
+    )
+    assert resolve(tomllib.loads(write_toml(config.settings))).settings == config.settings

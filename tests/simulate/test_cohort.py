@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fetchsgd.quantisers.upload import Upload
 
 from fetchsgd.methods import LocalTopK, Memory
-from fetchsgd.quantisers.upload import Upload
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
 

@@ -267,3 +267,13 @@ def test_global_random_state_is_left_alone(tmp_path):
     torch.manual_seed(5)
     make().execute(tmp_path / "run")
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    def intrude(seen):
+        if seen.round == 2:
+            with pytest.raises(UserError, match="another process .* is training in .*run; wait"):
+                make().execute(tmp_path / "run", resume=True)
+
+    make().execute(tmp_path / "run", watch=intrude)
+    assert [line["round"] for line in lines(tmp_path / "run")] == [3, 6, 9]

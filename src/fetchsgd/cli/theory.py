@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fetchsgd.cli.output import console, say
 from fetchsgd.errors import UserError
 from fetchsgd.formatting import format_bytes
 from fetchsgd.theory import (
@@ -28,7 +28,6 @@ from fetchsgd.theory import (
 
 DEFAULT_MOMENTUM = 0.9  # the paper's
 UNIT = Problem(smoothness=1.0, gradient_norm=1.0, gap=0.0)
-console = Console()
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,9 @@ def theory(
     tau: Annotated[
         float | None, typer.Option(help="How heavy the heavy coordinates are, below 1.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="The chance that the sketch may fail with.")] = 0.01,
+    delta: Annotated[
+        float, typer.Option(help="The probability with which the sketch may fail.")
+    ] = 0.01,
     theorem: Annotated[
         int, typer.Option(help="1: heavy in every round; 2: in a sliding window.")
     ] = 1,
@@ -73,10 +74,14 @@ def theory(
         int | None,
         typer.Option(help="Rounds of the sliding window (I of Theorem 2); 1 unless set."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="With --cols: what does this promise?")] = None,
-    cols: Annotated[int | None, typer.Option(help="With --rows: what does this promise?")] = None,
-    k: Annotated[int, typer.Option(help="Coordinates that change a round.")] = 1,
-    bits: Annotated[int, typer.Option(help="Of a cell that a client sends.")] = 32,
+    rows: Annotated[
+        int | None, typer.Option(help="With --cols: tell what this table promises.")
+    ] = None,
+    cols: Annotated[
+        int | None, typer.Option(help="With --rows: tell what this table promises.")
+    ] = None,
+    k: Annotated[int, typer.Option(help="Coordinates that change per round.")] = 1,
+    bits: Annotated[int, typer.Option(help="Bits of a cell that a client sends.")] = 32,
     momentum: Annotated[
         float | None, typer.Option(help="rho; 0.9 unless set, and 0 in Theorem 2.")
     ] = None,
@@ -87,7 +92,7 @@ def theory(
     gap: Annotated[float | None, typer.Option(help="f(w0) - f*.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell which sketch and step the paper's theorems ask for, or what a table promises."""
+    """Print the sketch and step that the paper's theorems ask for, or what a table promises."""
     try:
         shape = _shape(rows, cols, tau)
         problem = _problem(smoothness, gradient_norm, gap, shape)
@@ -202,12 +207,12 @@ def _show(
     given: Promise | None,
     found: Convergence | None,
 ) -> None:
-    _say(
+    say(
         f"Theorem {asked.theorem}: {asked.dim:,} weights, {asked.rounds:,} rounds, "
         f"all of them well with probability {1 - asked.delta:.6g}"
     )
     if asked.tau is not None:
-        _say(f"heavy: {_heavy(asked.theorem, asked.tau)}{_in_window(asked)}")
+        say(f"heavy: {_heavy(asked.theorem, asked.tau)}{_in_window(asked)}")
     console.print()
     if given is None:
         console.print(_table_of_requirements(needed))
@@ -217,8 +222,8 @@ def _show(
         server_bytes = given.costs.server_bytes
     console.print()
     for line in _lines(asked, server_bytes, found):
-        _say(line)
-    _say("all for line 14 of Algorithm 1 as printed: method.error_reset = 'subtract'")
+        say(line)
+    say("all for line 14 of Algorithm 1 as printed: method.error_reset = 'subtract'")
 
 
 def _heavy(theorem: int, tau: float) -> str:
@@ -247,19 +252,19 @@ def _table_of_requirements(needed: tuple[Requirement, ...]) -> Table:
 
 def _show_promise(asked: Question, given: Promise) -> None:
     table, cost = given.table, given.costs
-    _say(
+    say(
         f"{table.rows:,} x {table.cols:,} cells: {format_bytes(cost.upload_bytes)} up, "
         f"{cost.compression:.3g}x smaller"
     )
     if given.finds is None:
-        _say("this promises no tau below 1" + "; try more rows" * (table.rows < 5))
+        say("this promises no tau below 1" + "; try more rows" * (table.rows < 5))
     else:
         heavy = _heavy(asked.theorem, given.finds.tau)
-        _say(f"it finds all coordinates with {heavy}: estimates are off by < {table.error:.3g} |q|")
+        say(f"it finds all coordinates with {heavy}: estimates are off by < {table.error:.3g} |q|")
     if given.asked is not None:
         failure = given.asked.failure
         chance = f"probability {failure:.3g} at most" if failure < 1 else "a probability up to 1"
-        _say(f"at tau = {asked.tau:.3g} it fails with {chance}")
+        say(f"at tau = {asked.tau:.3g} it fails with {chance}")
 
 
 def _lines(asked: Question, server_bytes: int, found: Convergence | None) -> list[str]:
@@ -284,7 +289,3 @@ def _lines(asked: Question, server_bytes: int, found: Convergence | None) -> lis
             f"the printed first term is the largest from {found.leading_from:,} rounds",
         ]
     return lines
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

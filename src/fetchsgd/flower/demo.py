@@ -14,10 +14,12 @@ import signal
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 from fetchsgd.errors import UserError
+from fetchsgd.extras import how_to_install
 from fetchsgd.flower.processes import Federation
 from fetchsgd.formatting import format_bytes
 
@@ -75,6 +77,8 @@ def main() -> None:
     parser.add_argument("--app", type=Path, default=APP)
     parser.add_argument("--rounds", type=float, default=8.0)
     given = parser.parse_args()
+    if find_spec("flwr") is None:
+        sys.exit(f"error: {how_to_install('flwr')}")
     signal.signal(signal.SIGTERM, _stop)  # so that everything is ended then, too
     try:
         demo(given.out, given.app, given.rounds)

@@ -57,7 +57,7 @@ def federate(
 ) -> dict[str, Any]:
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
-    with alone_in(out):
+    with alone_in(out, "stop it with `flwr stop`, or give another federation.out"):
         folder = open_folder(out, setup.config, resume=True)
         if (done := folder.result) is not None:
             log.info("%s holds a run that has ended; give another federation.out", out)

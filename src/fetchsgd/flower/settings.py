@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.methods import METHODS
 from fetchsgd.runs.settings import (
+    PARTS,
     Config,
+    Part,
     check_types,
-    method_options,
+    merge,
     parse_assignments,
+    parse_names,
     refuse_unknown,
     resolve,
 )
@@ -39,11 +41,11 @@ class FederationSettings:
     clients: int = 0  # how many there are; 0: as many as the server's task has
     wait: float = 300.0  # seconds for nodes to appear, before a run begins and when all are gone
     deadline: float = 120.0  # seconds for a round
-    min_replies: int = 1  # fewer at the deadline, and the round is asked for again
-    attempts: int = 3  # so often
-    oversample: float = 1.0  # ask that many times the clients of a round, and wait for those
-    max_norm: float = 1e6  # of what a client sends; longer is rejected, 0 is no limit
-    clip_norm: float = 0.0  # shorten what a client sends to this length; 0 does not
+    min_replies: int = 1  # with fewer at the deadline, the round is repeated
+    attempts: int = 3  # how often a round is tried
+    oversample: float = 1.0  # ask so many times the clients that a round needs
+    max_norm: float = 1e6  # of what a client sends; larger is rejected, 0 is no limit
+    clip_norm: float = 0.0  # scale what a client sends down to this norm; 0 is no limit
     max_examples: int = 1_000_000  # that a client may claim, where replies count by examples
     poll: float = 0.2  # seconds between looks for replies
 
@@ -55,7 +57,8 @@ class FederationSettings:
         for name, bound in least.items():
             value = getattr(self, name)
             if not bound <= value < float("inf"):
-                raise UserError(f"{SECTION}.{name} must be at least {bound:g}, got {value!r}")
+                which = "at least" if value < bound else "finite and at least"
+                raise UserError(f"{SECTION}.{name} must be {which} {bound:g}, got {value!r}")
         if not self.out:
             raise UserError(f"{SECTION}.out must name the run folder")
 
@@ -64,9 +67,11 @@ def read_settings(
     run_config: Mapping[str, Any], node_config: Mapping[str, Any] | None = None
 ) -> tuple[Config, FederationSettings]:
     """Everything about a run, or a sentence. Loads the task's data."""
-    given = _sections(run_config)
-    _leave_out_options_of_others(given.get("method", {}))
-    federation, assignments = _federation(given, shlex.split(str(run_config.get("settings", ""))))
+    given, assignments = _sections(run_config), _assignments(str(run_config.get("settings", "")))
+    given = merge(given, parse_names(assignments))
+    for part in PARTS:
+        _leave_out_options_of_others(part, given.get(part.section, {}))
+    federation, assignments = _federation(given, assignments)
     for name, value in (node_config or {}).items():
         section, _, key = name.partition(".")
         if section == "task":
@@ -98,16 +103,20 @@ def _sections(run_config: Mapping[str, Any]) -> Settings:
     return given
 
 
-def _leave_out_options_of_others(listed: dict[str, Any]) -> None:
+def _assignments(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"settings must be a list of key=value, got {text!r}: {error}") from error
+
+
+def _leave_out_options_of_others(part: Part, listed: dict[str, Any]) -> None:
     """An app lists options of one method, and Flower keeps them when another one is asked for."""
-    method = listed.get("name", "fetchsgd")
-    if method not in METHODS:
-        return  # about which there will be a sentence
-    known = {"name", *method_options(method)}
-    of_others = {key for other in METHODS for key in method_options(other)} - known
-    for key in [key for key in listed if key in of_others]:
+    name = str(listed.get(part.key, part.default))
+    known = {part.key, *part.options(name)}
+    for key in [key for key in listed if key not in known and part.not_an_option(key, name)]:
         value = listed.pop(key)
-        log.info("method.%s = %s is left out: %s has no such option", key, value, method)
+        log.info("%s.%s = %s is left out: %s has no such option", part.section, key, value, name)
 
 
 def _federation(given: Settings, assignments: list[str]) -> tuple[FederationSettings, list[str]]:

@@ -4,9 +4,14 @@
     init(device)                   the server's state before the first round
     step(mean, state, rate, ...)   the server's part: what is sent back, and the state afterwards
 
-A method is a frozen dataclass. Its first field is `dim`, the weights of the model; the others are
-its options, the settings `method.*`. A method of your own is named in the settings as
-`package.module:Class`, and most need nothing but one of the messages of messages.py.
+    has_server_error = True        the server carries momentum and error, which can be diagnosed
+    needs_local_steps = True       one gradient per client is not enough ([local] epochs)
+    message_kind                   "dense", "sketch" or "chosen": what `--budget` may choose
+
+The last three are optional class attributes. A method is a frozen dataclass. Its first field is
+`dim`, the weights of the model; the others are its options, the settings `method.*`. A method of
+your own is named in the settings as `package.module:Class`, and most need nothing but one of the
+messages of messages.py.
 
 Where weights are quantised, `deliver` turns what a method wants to send into what is sent, and
 the method keeps what is left in its error (delivery.py).

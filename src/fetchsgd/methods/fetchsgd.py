@@ -75,6 +75,7 @@ class FetchSGD:
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
     has_server_error: ClassVar[bool] = True
+    message_kind: ClassVar[str] = "sketch"
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)

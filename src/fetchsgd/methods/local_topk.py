@@ -7,6 +7,7 @@ of their own, with momentum factor masking (Lin et al. 2018): what was sent is c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class LocalTopK:
     momentum: float = 0.0
     local_error: bool = False
     local_momentum: float = 0.0
+
+    message_kind: ClassVar[str] = "chosen"
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)

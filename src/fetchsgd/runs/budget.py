@@ -17,10 +17,10 @@ import re
 from typing import Any
 
 from fetchsgd.errors import UserError
+from fetchsgd.quantisers.bits import BITS_PER_NUMBER as CELL_BITS
+from fetchsgd.runs.settings.parts import METHOD
 from fetchsgd.wire.sizes import HEADER_BYTES
 
-# Bits that a normally distributed number takes on the wire, its share of the scale included.
-CELL_BITS = {2: 1.18, 3: 2.24, 4: 3.37, 6: 5.49, 8: 7.52, 16: 16.0, 32: 32.0}
 WIDEST = 0.5  # cells of a table per weight of the model
 TABLES = 400  # bytes for the tables of the entropy coder
 TOP_K_BITS = 8
@@ -43,18 +43,28 @@ def parse_budget(text: str, dim: int) -> int:
 def choose(method: str, dim: int, bytes: int, rows: int = 1) -> dict[str, dict[str, Any]]:
     """Settings with which a client of this method sends at most so many bytes."""
     room = 8 * (bytes - HEADER_BYTES - TABLES)
-    if method == "fetchsgd":
+    kind = message_kind(METHOD.find(method))
+    if kind == "sketch":
         return _for_sketch(dim, room, rows, bytes)
-    if method == "local_topk":
+    if kind == "chosen":
         return _for_top_k(dim, room, bytes)
     bits = _most_bits(room / dim)
     if bits is None:
         least = 4 * dim / (HEADER_BYTES + TABLES + dim * CELL_BITS[2] / 8)
         raise UserError(
             f"--budget of {bytes} bytes is too small: {method} sends all {dim} weights, at best "
-            f"{least:.0f}x smaller; fetchsgd and local_topk go further"
+            f"{least:.0f}x smaller; {' and '.join(_smaller_than_dense())} go further"
         )
     return {"upload": {"bits": bits}}
+
+
+def message_kind(method: type) -> str:
+    """What clients send: "dense" vectors, a "sketch" of `cols` columns, or `k` "chosen" numbers."""
+    return str(getattr(method, "message_kind", "dense"))
+
+
+def _smaller_than_dense() -> list[str]:
+    return [name for name, kind in METHOD.known.items() if message_kind(kind) != "dense"]
 
 
 def _for_sketch(dim: int, room: float, rows: int, bytes: int) -> dict[str, dict[str, Any]]:

@@ -23,13 +23,17 @@ from fetchsgd.runs.files import (
     to_json,
     write_atomically,
 )
+from fetchsgd.runs.lock import alone_in
+from fetchsgd.runs.settings.changes import changes
 from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
 
 Line = dict[str, Any]
 
 
 class RunFolder:
-    """Opened for one run; TensorBoard events are written if tensorboard is installed.
+    """Opened for one run, in a folder that `alone_in` has made.
+
+    TensorBoard events are written if tensorboard is installed.
 
     task, metric, higher_is_better: what is trained and measured, so that a run can be read before
         it has ended. A task's own name may differ from the one in the settings, which says where
@@ -46,10 +50,6 @@ class RunFolder:
         task: str | None = None,
     ) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
         if (path / CONFIG).exists():
             self._check_reuse(settings, resume)
         write_atomically(path / CONFIG, write_toml(settings).encode())
@@ -65,15 +65,9 @@ class RunFolder:
     def _check_reuse(self, settings: Settings, resume: bool) -> None:
         if not resume:
             raise UserError(f"{self.path} already holds a run; give --resume, or another --out")
-        before = read_toml(self.path / CONFIG)
-        for section, values in settings.items():
-            for key, value in values.items():
-                old = before.get(section, {}).get(key)
-                if old != value and (section, key) != ("train", "device"):
-                    raise UserError(
-                        f"cannot resume {self.path}: "
-                        f"{section}.{key} was {old!r} and is now {value!r}"
-                    )
+        changed = changes(read_toml(self.path / CONFIG), settings)
+        if changed:
+            raise UserError(f"cannot resume {self.path}: {changed[0]}")
 
     @property
     def result(self) -> Line | None:
@@ -122,3 +116,11 @@ class RunFolder:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+def forget(path: Path) -> None:
+    """Remove what a run has left, so that another may take its place; the settings last."""
+    with alone_in(path):
+        for pattern in (RESULT, METRICS, CHECKPOINT, ABOUT, "events.*", CONFIG):
+            for file in path.glob(pattern):
+                file.unlink()

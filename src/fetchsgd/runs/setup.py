@@ -107,7 +107,7 @@ def make_method(config: Config, dim: int) -> Method:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
         try:
-            method: Method = config.method_type(dim=dim, **config.method_options)
+            method: Method = config.parts["method"].made(dim=dim)
         except (ValueError, TypeError) as error:
             raise UserError(str(error)) from error
     return method
@@ -116,7 +116,7 @@ def make_method(config: Config, dim: int) -> Method:
 def make_grid(config: Config, model: FlatModel, origin: Tensor) -> Grid:
     """The grid that the weights are on, or a sentence."""
     try:
-        grid: Grid = config.grid_type(tuple(model.sizes), origin, **config.grid_options)
+        grid: Grid = config.grid.made(tuple(model.sizes), origin)
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
     return grid

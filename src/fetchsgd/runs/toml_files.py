@@ -1,8 +1,13 @@
-"""Settings in TOML: sections of plain values."""
+"""Settings in TOML: sections of plain values.
+
+Python reads TOML but does not write it. The writer here is our own, because the simulator also runs
+on machines where no package for that can be installed, and because it must leave out None, which
+TOML does not have. What it writes is read back as it was.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +16,11 @@ from typing import Any
 from fetchsgd.errors import UserError
 
 Settings = dict[str, dict[str, Any]]
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+# All that TOML does not take as it is: quotes, the backslash and control characters.
+ESCAPED = re.compile(r'[\\"\x00-\x1f\x7f]')
 
 
 def read_toml(path: Path) -> Settings:
@@ -24,20 +34,49 @@ def read_toml(path: Path) -> Settings:
 
 
 def write_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of plain values, as they are here, in TOML."""
+    """Sections of plain values in TOML. None is left out, and so is read back as the default."""
     parts = []
     for section, values in settings.items():
-        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
-        parts.append("\n".join([f"[{section}]", *lines]) + "\n")
+        lines = [
+            f"{_key(key)} = {_value(f'{section}.{key}', value)}"
+            for key, value in values.items()
+            if value is not None
+        ]
+        parts.append("\n".join([f"[{_key(section)}]", *lines]) + "\n")
     return "\n".join(parts)
 
 
-def _toml_value(value: Any) -> str:
+def _key(key: str) -> str:
+    return key if BARE_KEY.fullmatch(key) else _text(key, key)
+
+
+def _value(name: str, value: Any) -> str:
+    """`name` is for the sentence about a value that TOML cannot hold."""
     if isinstance(value, bool):
-        return str(value).lower()
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value)
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but only TOML wants one for DEL.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return _text(name, value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return repr(value)
+        items = (_value(f"{name}[{i}]", item) for i, item in enumerate(value))
+        return f"[{', '.join(items)}]"
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        given = {key: item for key, item in value.items() if item is not None}
+        items = (f"{_key(key)} = {_value(f'{name}.{key}', item)}" for key, item in given.items())
+        return f"{{{', '.join(items)}}}"
+    raise UserError(
+        f"{name} must be a text, a number, true or false, or a list or table of these, "
+        f"so that config.toml can keep it, got {value!r}"
+    )
+
+
+def _text(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name} must be valid Unicode, got {text!r}") from error
+    escaped = ESCAPED.sub(lambda found: ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"), text)
+    return f'"{escaped}"'

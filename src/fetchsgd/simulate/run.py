@@ -14,6 +14,7 @@ from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import load_checkpoint
+from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.recorder import (
     Beside,
     Evaluation,
@@ -80,6 +81,10 @@ class Run:
         self, out: Path, resume: bool = False, watch: Watch | None = None
     ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
+        with alone_in(out):
+            return self._execute(out, resume, watch)
+
+    def _execute(self, out: Path, resume: bool, watch: Watch | None) -> dict[str, Any]:
         folder = open_folder(out, self.config, resume)
         if resume and (done := folder.result) is not None:
             return unless_diverged(done, out)
@@ -95,8 +100,9 @@ class Run:
         if found is not None:
             recorder.resume(found)
         try:
-            for training, merged in self.train(training):
-                recorder.after(training, merged)
+            for now, merged in self.train(training):
+                recorder.after(now, merged)
+                training = now
             return recorder.finish(training)
         finally:
             recorder.close()

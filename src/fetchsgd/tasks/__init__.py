@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
 from collections.abc import Callable
-from difflib import get_close_matches
-from pathlib import Path
+from inspect import Parameter, signature
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.named import REQUIRED, find
 from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
 from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
@@ -27,6 +23,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "shakespeare": shakespeare,
 }
 
+NOT_OPTIONS = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # *args and **kwargs
+
 __all__ = [
     "TASKS",
     "ClientData",
@@ -40,32 +38,13 @@ __all__ = [
 
 def find_task(name: str) -> Callable[..., Task]:
     """A task of ours by name, or a function of the user's by `package.module:function`."""
-    if name in TASKS:
-        return TASKS[name]
-    if ":" not in name:
-        near = get_close_matches(name, TASKS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(
-            f"there is no task {name!r}; {hint}known are {', '.join(TASKS)}, "
-            "and functions of your own as package.module:function"
-        )
-    module_name, function_name = name.split(":", 1)
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, so that a file beside the user is found
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"task {name!r}: cannot import {error.name!r}; is it on the path?"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise UserError(f"task {name!r}: {module_name} has no function {function_name!r}")
-    found: Callable[..., Task] = function
-    return found
+    return find("task", name, TASKS, form="function")
 
 
 def task_options(function: Callable[..., Task]) -> dict[str, Any]:
-    """The options of a task with their defaults: the arguments of its function but the seed."""
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.name != "seed"}
+    """The arguments of a task's function but the seed, with their defaults or REQUIRED."""
+    return {
+        parameter.name: REQUIRED if parameter.default is Parameter.empty else parameter.default
+        for parameter in signature(function).parameters.values()
+        if parameter.name != "seed" and parameter.kind not in NOT_OPTIONS
+    }

@@ -5,24 +5,30 @@
     [train]     how long, how many clients, which device
     [schedule]  the learning rate
     [local]     what a client does with its data
-    [upload]    how it writes what it sends
-    [download]  where weights may lie, and so how changes are written
+    [upload]    how the numbers that a client sends are written
+    [download]  how weights are quantised, and so how changes to them are written
 
 Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """
 
-from fetchsgd.runs.settings.assignments import parse_assignments, refuse_unknown
+from fetchsgd.runs.settings.assignments import parse_assignments, parse_names, refuse_unknown
+from fetchsgd.runs.settings.changes import changes
 from fetchsgd.runs.settings.layers import Made, merge, resolve
-from fetchsgd.runs.settings.sections import Config, method_options
+from fetchsgd.runs.settings.parts import METHOD, PARTS, Part
+from fetchsgd.runs.settings.sections import Config
 from fetchsgd.runs.settings.types import check_types
 
 __all__ = [
+    "METHOD",
+    "PARTS",
     "Config",
     "Made",
+    "Part",
+    "changes",
     "check_types",
     "merge",
-    "method_options",
     "parse_assignments",
+    "parse_names",
     "refuse_unknown",
     "resolve",
 ]

@@ -1,13 +1,14 @@
-"""`key=value` from a command line, and the sentences for keys that there are not."""
+"""`key=value` from a command line, and the sentences for keys that do not exist."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from fetchsgd.errors import UserError
+from fetchsgd.named import did_you_mean
+from fetchsgd.runs.settings.parts import PARTS
 from fetchsgd.runs.toml_files import Settings
 
 # So `epochs` is train.epochs.
@@ -18,12 +19,33 @@ def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
     """`section.key=value`, or `key=value` for the first of SHORT_KEYS that has that key."""
     parsed: Settings = {}
     for text in assignments:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise UserError(f"--set {text!r} is not of the form key=value")
-        section, key = _locate(name.strip(), known)
-        parsed.setdefault(section, {})[key] = _parse_value(value.strip())
+        name, value = _split(text)
+        section, key = _locate(name, known)
+        parsed.setdefault(section, {})[key] = _parse_value(value)
     return parsed
+
+
+def parse_names(assignments: Iterable[str]) -> Settings:
+    """Those that name the task or a part, on which it depends what the others may be."""
+    places = {"task.name": ("task", "name")}
+    for part in PARTS:
+        places[part.setting] = part.section, part.key
+        if part.key != "name":
+            places[part.key] = part.section, part.key
+    parsed: Settings = {}
+    for text in assignments:
+        name, value = _split(text)
+        if name in places:
+            section, key = places[name]
+            parsed.setdefault(section, {})[key] = _parse_value(value)
+    return parsed
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise UserError(f"--set {text!r} is not of the form key=value")
+    return name.strip(), value.strip()
 
 
 def _locate(name: str, known: Settings) -> tuple[str, str]:
@@ -35,8 +57,10 @@ def _locate(name: str, known: Settings) -> tuple[str, str]:
     for section in SHORT_KEYS:
         if name in known[section] and name != "name":
             return section, name
-    every = [key for keys in known.values() for key in keys]
-    raise UserError(f"there is no setting {name!r}{did_you_mean(name, every)}")
+    keys = [key for values in known.values() for key in values]
+    elsewhere = [hint for section in known if (hint := _elsewhere(section, name, known))]
+    hint = elsewhere[0] if elsewhere else did_you_mean(name, keys)
+    raise UserError(f"there is no setting {name!r}{hint}")
 
 
 def _parse_value(text: str) -> Any:
@@ -47,18 +71,18 @@ def _parse_value(text: str) -> Any:
 
 
 def refuse_unknown(given: Settings, known: Settings) -> None:
-    """The sentence for a setting that there is not."""
+    """The sentence for a setting that does not exist."""
     for section, values in given.items():
         for key in values:
             if key not in known[section]:
-                hint = did_you_mean(key, known[section])
+                hint = _elsewhere(section, key, known) or did_you_mean(key, known[section])
                 raise UserError(f"there is no setting {section}.{key}{hint}")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a word that is not known."""
-    names = list(known)
-    near = get_close_matches(word, names, 1)
-    return (
-        f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(names)))}"
-    )
+def _elsewhere(section: str, key: str, known: Settings) -> str:
+    """The end of that sentence where another class of the same part has the option."""
+    for part in PARTS:
+        if part.section == section:
+            hint = part.not_an_option(key, part.name_in(known))
+            return f": {hint}" if hint else ""
+    return ""

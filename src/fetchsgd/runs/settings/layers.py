@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from inspect import signature
 from typing import Any
 
-from fetchsgd.clients.trainer import LocalWork
 from fetchsgd.errors import UserError
-from fetchsgd.methods import METHODS
-from fetchsgd.runs.settings.assignments import did_you_mean, parse_assignments, refuse_unknown
+from fetchsgd.named import REQUIRED, did_you_mean
+from fetchsgd.runs.settings.assignments import parse_assignments, parse_names, refuse_unknown
+from fetchsgd.runs.settings.parts import METHOD, PARTS, Chosen, Part, defaults_of
 from fetchsgd.runs.settings.ranges import check_ranges, require
-from fetchsgd.runs.settings.sections import (
-    KINDS_OF_SECTIONS,
-    SECTIONS,
-    Config,
-    DownloadSettings,
-    TrainSettings,
-    UploadSettings,
-    defaults_of,
-    method_options,
-)
+from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS, Config, TrainSettings
 from fetchsgd.runs.settings.types import check_types, like, typed
 from fetchsgd.runs.toml_files import Settings
-from fetchsgd.server.schedule import Schedule
 from fetchsgd.tasks import Task, find_task, task_options
 
+DEFAULT_TASK = "digits"
 Made = dict[Any, Task]  # tasks by what makes them
 
 
@@ -42,29 +35,15 @@ def resolve(
     for section in given:
         if section not in SECTIONS:
             raise UserError(f"there is no section [{section}]{did_you_mean(section, SECTIONS)}")
-    function, options = _task_of(given)
-    method = str(given.get("method", {}).get("name", "fetchsgd"))
-    if method not in METHODS:
-        raise UserError(f"there is no method {method!r}{did_you_mean(method, METHODS)}")
-    known = _known_settings(options, method)
+    assignments = list(assignments)
+    given = merge(given, parse_names(assignments))
+    known = known_settings(given)
     given = merge(given, parse_assignments(assignments, known))
-    seed = typed("train.seed", given.get("train", {}).get("seed", TrainSettings.seed), int)
-    require(0 <= seed < 2**63, "train.seed must be from 0 to 2^63 - 1", seed)
-    task_given = {k: v for k, v in given.get("task", {}).items() if k != "name"}
-    refuse_unknown({"task": task_given}, known)
-    chosen = {k: like(f"task.{k}", v, options[k]) for k, v in task_given.items()}
-    made, key = ({} if made is None else made), (function, seed, *sorted(chosen.items()))
-    if key not in made:
-        try:
-            made[key] = function(seed=seed, **chosen)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-    task = made[key]
-    layered = merge(known, _preset(task, method), given)
+    refuse_unknown(given, known)
+    task, options = _task(given, known["task"], {} if made is None else made)
+    layered = merge(known, _preset(task, known), given, {"task": options})
     refuse_unknown(layered, known)
-    layered["task"]["name"] = str(given.get("task", {}).get("name", "digits"))
-    layered["method"]["name"] = method
-    return _build(layered, task, method, clients or task.train.num_clients)
+    return _build(layered, task, clients or task.train.num_clients)
 
 
 def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
@@ -78,44 +57,85 @@ def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
     return merged
 
 
-def _task_of(given: Settings) -> tuple[Any, dict[str, Any]]:
-    function = find_task(str(given.get("task", {}).get("name", "digits")))
-    return function, task_options(function)
-
-
-def _known_settings(options: dict[str, Any], method: str) -> Settings:
-    """Every key with its default; None where a method leaves it to the task or the user."""
-    return {
-        "task": {"name": "digits", **options},
-        "method": {"name": method, **method_options(method)},
-        **{section: defaults_of(kind) for section, kind in KINDS_OF_SECTIONS.items()},
+def known_settings(given: Settings) -> Settings:
+    """Every key with its default or REQUIRED, for the task and the parts that are named."""
+    name = str(given.get("task", {}).get("name", DEFAULT_TASK))
+    known: Settings = {
+        "task": {"name": name, **task_options(find_task(name))},
+        **{section: {} for section in SECTIONS if section != "task"},
     }
+    for part in PARTS:
+        named = part.name_in(given)
+        known[part.section] |= {part.key: named, **part.options(named)}
+    for section, kind in KINDS_OF_SECTIONS.items():
+        known[section] |= defaults_of(kind)
+    return known
 
 
-def _preset(task: Task, method: str) -> Settings:
+def _task(given: Settings, known: dict[str, Any], made: Made) -> tuple[Task, dict[str, Any]]:
+    """The task, and its options as it was made with them."""
+    name, options = known["name"], {k: v for k, v in known.items() if k != "name"}
+    seed = typed("train.seed", given.get("train", {}).get("seed", TrainSettings.seed), int)
+    require(0 <= seed < 2**63, "train.seed must be from 0 to 2^63 - 1", seed)
+    own = {k: v for k, v in given.get("task", {}).items() if k != "name"}
+    chosen = {k: like(f"task.{k}", v, options[k]) for k, v in own.items()}
+    _require_given("task", name, options | chosen)
+    function = find_task(name)
+    key = function, seed, repr(sorted(chosen.items()))
+    if key not in made:
+        made[key] = _make_task(name, function, {"seed": seed, **chosen})
+    return made[key], {"name": name, **chosen}
+
+
+def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]) -> Task:
+    try:
+        signature(function).bind(**options)
+    except TypeError as error:
+        raise UserError(
+            f"task {name!r} must take the seed and its options as named arguments: {error}"
+        ) from error
+    try:
+        task = function(**options)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(task, Task):
+        raise UserError(f"task {name!r} must return a fetchsgd.tasks.Task, got {task!r}")
+    return task
+
+
+def _preset(task: Task, known: Settings) -> Settings:
     preset = {name: values for name, values in task.preset.items() if name != "methods"}
-    for_method = dict(task.preset.get("methods", {}).get(method, {}))
+    for_method = dict(task.preset.get("methods", {}).get(METHOD.name_in(known), {}))
     sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
     return merge(preset, {"method": for_method}, sections)
 
 
-def _build(settings: Settings, task: Task, method: str, clients: int) -> Config:
+def _build(settings: Settings, task: Task, clients: int) -> Config:
+    parts = {part.section: _choose(part, settings) for part in PARTS}
+    own = {}
     for section, kind in KINDS_OF_SECTIONS.items():
-        check_types(section, settings[section], kind)
-    options = {k: v for k, v in settings["method"].items() if k != "name"}
-    missing = [key for key, value in options.items() if value is None]
-    if missing:
-        raise UserError(f"method.{missing[0]} must be given: {method} has no default for it")
-    check_types("method", options, METHODS[method])
-    settings["method"].update(options)
-    train = TrainSettings(**settings["train"])
-    if not train.baseline_epochs:
-        settings["train"]["baseline_epochs"] = train.epochs
-        train = TrainSettings(**settings["train"])
-    config = Config(
-        settings, task, method, options, train,
-        Schedule(**settings["schedule"]), LocalWork(**settings["local"]),
-        UploadSettings(**settings["upload"]), DownloadSettings(**settings["download"]),
-    )  # fmt: skip
+        own[section] = {field.name: settings[section][field.name] for field in fields(kind)}
+        check_types(section, own[section], kind)
+    own["train"]["baseline_epochs"] = own["train"]["baseline_epochs"] or own["train"]["epochs"]
+    settings = merge(settings, own)
+    sections: dict[str, Any] = {name: KINDS_OF_SECTIONS[name](**own[name]) for name in own}
+    config = Config(settings, task, parts, **sections)
     check_ranges(config, clients)
     return config
+
+
+def _choose(part: Part, settings: Settings) -> Chosen:
+    """The part with its options, of the right types; `settings` gets these as well."""
+    values = settings[part.section]
+    name = part.name_in(settings)
+    options = {key: values[key] for key in part.options(name)}
+    _require_given(part.section, name, options)
+    check_types(part.section, options, part.find(name))
+    values.update(options)
+    return Chosen(name, part.find(name), options)
+
+
+def _require_given(section: str, name: str, options: dict[str, Any]) -> None:
+    for key, value in options.items():
+        if value is REQUIRED:
+            raise UserError(f"{section}.{key} must be given: {name} has no default for it")

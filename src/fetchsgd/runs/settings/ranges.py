@@ -1,19 +1,35 @@
-"""What settings may be, alone and together. All is said before any work starts."""
+"""What settings may be, alone and together. All mistakes are reported before any work starts."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.runs.settings.sections import Config
+from fetchsgd.runs.settings.parts import METHOD
+from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, Config
+from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import KINDS
-
-DIAGNOSED = ("fetchsgd", "true_topk")  # the methods with an error on the server
 
 
 def check_ranges(config: Config, clients: int) -> None:
-    """The first sentence that there is to say of a run with so many clients."""
-    train, schedule, local = config.train, config.schedule, config.local
+    """The first thing that is wrong with the settings of a run with so many clients."""
+    _check_finite(config.settings)
+    _check_train(config, clients)
+    _check_schedule(config)
+    _check_local(config)
+
+
+def _check_finite(settings: Settings) -> None:
+    """Methods and tasks may give infinity a meaning; none of these sections does."""
+    for section in KINDS_OF_SECTIONS:
+        for key, value in settings[section].items():
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            require(is_finite, f"{section}.{key} must be a finite number", value)
+
+
+def _check_train(config: Config, clients: int) -> None:
+    train = config.train
     require(train.epochs > 0, "train.epochs must be above 0", train.epochs)
     require(
         train.baseline_epochs > 0, "train.baseline_epochs must be above 0", train.baseline_epochs
@@ -28,16 +44,30 @@ def check_ranges(config: Config, clients: int) -> None:
     for key in ("diagnose_every", "diagnose_window"):
         value = getattr(train, key)
         require(value >= 1, f"train.{key} must be at least 1", value)
-    require(
-        not train.diagnose or config.method in DIAGNOSED,
-        f"train.diagnose looks at the server's error, which only {' and '.join(DIAGNOSED)} have",
-        config.method,
-    )
+    _check_diagnosis(config)
     require(
         1 <= train.clients_per_round <= clients,
         f"train.clients_per_round must be from 1 to the task's {clients} clients",
         train.clients_per_round,
     )
+
+
+def _check_diagnosis(config: Config) -> None:
+    having = [name for name, kind in METHOD.known.items() if _has_server_error(kind)]
+    require(
+        not config.train.diagnose or _has_server_error(config.method_class),
+        f"train.diagnose looks at the server's error, which only {' and '.join(having)} have",
+        config.method,
+    )
+
+
+def _has_server_error(method: type) -> bool:
+    """Whether the server keeps what it has not sent; a method without this attribute does not."""
+    return bool(getattr(method, "has_server_error", False))
+
+
+def _check_schedule(config: Config) -> None:
+    train, schedule = config.train, config.schedule
     require(
         schedule.kind in KINDS, f"schedule.kind must be one of {', '.join(KINDS)}", schedule.kind
     )
@@ -49,17 +79,21 @@ def check_ranges(config: Config, clients: int) -> None:
     if schedule.kind == "piecewise":
         epochs = [point[0] for point in schedule.points if len(point) == 2]
         good = len(epochs) == len(schedule.points) > 0 and epochs == sorted(epochs)
+        good = good and all(math.isfinite(number) for point in schedule.points for number in point)
         require(
             good, "schedule.points must be pairs [epoch, rate] in order of epoch", schedule.points
         )
+
+
+def _check_local(config: Config) -> None:
+    local = config.local
     require(local.epochs >= 0, "local.epochs must be at least 0", local.epochs)
     require(local.batch_size >= 0, "local.batch_size must be at least 0", local.batch_size)
     require(local.clip >= 0, "local.clip must be at least 0", local.clip)
     require(0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay)
-    require(config.download.step > 0, "download.step must be above 0", config.download.step)
-    require(config.download.log >= 1, "download.log must be at least 1", config.download.log)
-    if config.method == "fedavg":
-        require(local.epochs >= 1, "fedavg needs local.epochs of at least 1", local.epochs)
+    if getattr(config.method_class, "needs_local_steps", False):
+        sentence = f"{config.method} needs local.epochs of at least 1"
+        require(local.epochs >= 1, sentence, local.epochs)
     if local.is_one_gradient:
         for key, unused in (("batch_size", 0), ("lr_decay", 1.0)):
             value = getattr(local, key)

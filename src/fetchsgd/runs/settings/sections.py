@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from fetchsgd.clients.trainer import LocalWork
-from fetchsgd.methods import METHODS
+from fetchsgd.errors import UserError
+from fetchsgd.quantisers import Quantiser
+from fetchsgd.runs.settings.parts import GRID, METHOD, QUANTISER, Chosen
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import Schedule
 from fetchsgd.tasks import Task
 
 SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
-NOT_OPTIONS = {"dim", "sketch"}  # of methods: what the model decides
 
 
 @dataclass(frozen=True)
@@ -39,79 +41,48 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
-class UploadSettings:
-    """The section [upload]. Below 32 bits numbers are rounded at random; means stay right."""
-
-    bits: Literal[32, 16, 8, 6, 4, 3, 2] = 32
-
-
-@dataclass(frozen=True)
-class DownloadSettings:
-    """The section [download]; `step` and `log` serve the grid "steps"."""
-
-    grid: Literal["float32", "float16", "bfloat16", "steps"] = "float32"
-    step: float = 0.125  # of the standard deviation of a tensor's initial weights
-    log: int = 256  # rounds; clients that stayed away for longer fetch all weights
-
-
-@dataclass(frozen=True)
 class Config:
-    """Everything about a run; `settings` is the same as nested tables, fully resolved."""
+    """Everything about a run; `settings` is the same as nested tables, fully resolved.
+
+    parts: those that a setting names, by section.
+    """
 
     settings: Settings
     task: Task
-    method: str
-    method_options: dict[str, Any]
+    parts: dict[str, Chosen]
     train: TrainSettings
     schedule: Schedule
     local: LocalWork
-    upload: UploadSettings
-    download: DownloadSettings
 
     @property
-    def method_type(self):
-        return METHODS[self.method]
+    def method(self) -> str:
+        return self.parts[METHOD.section].name
 
     @property
-    def quantiser(self):
-        from fetchsgd.quantisers.bits import Bits
-
-        return Bits(self.upload.bits)
+    def method_class(self) -> type:
+        return self.parts[METHOD.section].kind
 
     @property
-    def grid_type(self):
-        from fetchsgd.server.grids import GRIDS
+    def method_options(self) -> dict[str, Any]:
+        return self.parts[METHOD.section].options
 
-        return GRIDS[self.download.grid]
+    @cached_property
+    def quantiser(self) -> Quantiser:
+        """How clients round what they send."""
+        try:
+            made: Quantiser = self.parts[QUANTISER.section].made()
+        except (ValueError, TypeError) as error:
+            raise UserError(str(error)) from error
+        return made
 
     @property
-    def grid_options(self):
-        return (
-            {"step": self.download.step, "log": self.download.log}
-            if self.download.grid == "steps"
-            else {}
-        )
+    def grid(self) -> Chosen:
+        """Which values weights may take."""
+        return self.parts[GRID.section]
 
 
 KINDS_OF_SECTIONS: dict[str, type] = {
     "train": TrainSettings,
     "schedule": Schedule,
     "local": LocalWork,
-    "upload": UploadSettings,
-    "download": DownloadSettings,
 }
-
-
-def method_options(method: str) -> dict[str, Any]:
-    """The options of a method with their defaults; None where it has none."""
-    return defaults_of(METHODS[method])
-
-
-def defaults_of(kind: type) -> dict[str, Any]:
-    """Every field that may be given, and None where it must be."""
-    found = {}
-    for field in fields(kind):
-        if field.init and field.name not in NOT_OPTIONS:
-            made = None if field.default_factory is MISSING else field.default_factory()
-            found[field.name] = made if field.default is MISSING else field.default
-    return found

@@ -1,9 +1,9 @@
-from pathlib import Path
+"""From a sweep file to checked runs."""
 
 import pytest
 
 from fetchsgd.errors import UserError
-from fetchsgd.runs.sweep import plan, run_sweep
+from fetchsgd.simulate.sweep import plan
 
 BASE = {"task": {"name": "tinytask:tiny"}}
 
@@ -25,8 +25,15 @@ def test_lists_make_every_combination():
     ("content", "message"),
     [
         ({}, "has no .*sweep.* entries"),
+        ({"sweep": []}, "has no .*sweep.* entries"),
+        ({"sweep": [3]}, r"sweep must be written as sections \[\[sweep\]\], got 3"),
         ({"sweep": [{"k": 5}]}, "write 'k' in .*sweep.* as \"section.key\" in quotes"),
+        ({"sweep": [{"method.k": []}]}, r"method.k = \[\] in \[\[sweep\]\] makes no run"),
         ({"sweep": [{"method.k": [5, 5]}]}, "two runs 'fetchsgd-k5'; they differ in nothing"),
+        (
+            {"sweep": [{"schedule.peak": [0.1234567, 0.12345671]}]},
+            "two runs 'fetchsgd-peak0.123457', though their settings differ",
+        ),
         ({"sweep": [{"method.k": [5, 99]}]}, "run 'fetchsgd-k99': method.k must be from 1 to 75"),
         ({"sweep": [{"method.kk": 5}]}, "no setting method.kk; did you mean 'k'"),
     ],
@@ -34,18 +41,3 @@ def test_lists_make_every_combination():
 def test_mistakes_show_before_any_work(content, message):
     with pytest.raises(UserError, match=message):
         plan({**BASE, **content}, "the test")
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_finished_runs_are_skipped_and_diverged_ones_recorded(jobs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    planned = plan(
-        {**BASE, "sweep": [{"method.name": "uncompressed", "schedule.peak": [0.1, 1e9]}]}, "t"
-    )
-    ended = []
-    run_sweep(planned, tmp_path, jobs, ended.append)
-    assert {o.name: o.status for o in ended} == {
-        "uncompressed-peak0.1": "finished", "uncompressed-peak1e+09": "diverged",
-    }  # fmt: skip
-    again = run_sweep(planned, tmp_path, jobs, lambda _: None)
-    assert [o.status for o in again] == ["skipped", "skipped"]

@@ -1,0 +1,86 @@
+"""`fetchsgd sweep` and `fetchsgd demo`: many runs, and what became of each."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from fetchsgd.cli.output import complain, console, say
+from fetchsgd.cli.report import make_report
+from fetchsgd.simulate.sweep import Planned, plan, read_sweep
+from fetchsgd.simulate.sweep_jobs import Changed, Outcome, run_sweep
+
+Jobs = Annotated[
+    int, typer.Option(min=1, help="How many runs at the same time; several GPUs take turns.")
+]
+WhenChanged = Annotated[
+    Changed,
+    typer.Option(
+        help="If a folder holds a run with other settings: refuse it and go on with the rest, "
+        "redo it from the start, or skip it."
+    ),
+]
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml")],
+    out: Annotated[Path, typer.Option(help="The folder for all run folders.")],
+    jobs: Jobs = 1,
+    changed: WhenChanged = Changed.REFUSE,
+) -> None:
+    """Run every combination of settings that a file lists.
+
+    FILE.toml holds settings and [[sweep]] entries. Runs that have ended are skipped, runs that
+    were interrupted are resumed.
+    """
+    _sweep(read_sweep(file), out, jobs, changed)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    jobs: Jobs = 2,
+    changed: WhenChanged = Changed.REFUSE,
+) -> None:
+    """Compare all five methods on the bundled digits, in about two minutes."""
+    content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
+    planned = plan(content, "the demo")
+    say(f"{len(planned)} runs on {content['task']['name']}, {jobs} at the same time")
+    _sweep(planned, out, jobs, changed)
+    make_report([out], out / "report.html")
+
+
+def _sweep(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> None:
+    ended: list[Outcome] = []
+    columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=len(planned))
+
+        def done(outcome: Outcome) -> None:
+            ended.append(outcome)
+            shows_why = outcome.status in ("failed", "refused", "skipped") and outcome.message
+            why = f" ({outcome.message})" if shows_why else ""
+            say(f"[{len(ended)}/{len(planned)}] {outcome.name}: {outcome.status}{why}")
+            bar.advance(task)
+
+        run_sweep(planned, out, jobs, done, changed)
+    _complain(ended)
+
+
+def _complain(ended: list[Outcome]) -> None:
+    """Exit code 1 if a run is not done."""
+    for status, hint in (
+        ("failed", ""),
+        ("refused", "; --changed redo runs them again, --changed skip keeps what is there"),
+    ):
+        names = [outcome.name for outcome in ended if outcome.status == status]
+        if names:
+            complain(f"{status}: {', '.join(names)}{hint}")
+    if not all(outcome.is_done for outcome in ended):
+        raise typer.Exit(1)

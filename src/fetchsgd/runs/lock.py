@@ -1,0 +1,71 @@
+"""One process per run folder: two that train in the same folder would mix up their files.
+
+The lock is the operating system's, on the file `lock` in the folder. It ends with its process,
+however that ends, so there are no stale locks; the file itself stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fetchsgd.errors import UserError
+
+FILE = "lock"
+BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+
+if sys.platform == "win32":
+    import msvcrt
+
+    AWAY = 1 << 30  # of the process id, which others must be able to read
+
+    def _lock(file: IO[str]) -> None:
+        file.seek(AWAY)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def alone_in(folder: Path, or_else: str = "or give another --out") -> Iterator[None]:
+    """Make the folder and keep other processes out; `or_else` ends the sentence that they get."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / FILE).open("a+")
+    except OSError as error:
+        raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
+    with file:
+        try:
+            _lock(file)
+        except OSError as error:
+            if error.errno in BUSY:
+                raise UserError(_busy(folder, file, or_else)) from error
+            # Some network disks have no locks. That is no reason not to train.
+            warnings.warn(
+                f"{folder} cannot be locked ({error.strerror}): let only one process train in it",
+                stacklevel=3,
+            )
+        file.seek(0)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _busy(folder: Path, file: IO[str], or_else: str) -> str:
+    file.seek(0)
+    process = file.read().strip()
+    return (
+        f"another process{process and f' ({process})'} is training in {folder}; "
+        f"wait until it has ended, {or_else}"
+    )

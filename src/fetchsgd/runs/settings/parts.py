@@ -1,0 +1,98 @@
+"""Parts of a run that a setting names, such as the method: their class says which options exist.
+
+`[method] name` names a class, and the fields of that dataclass are the other settings of the
+section. A part may share its section with settings that are always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
+
+from fetchsgd.errors import UserError
+from fetchsgd.methods import METHODS
+from fetchsgd.named import REQUIRED, find
+from fetchsgd.quantisers import QUANTISERS
+from fetchsgd.runs.toml_files import Settings
+from fetchsgd.server.grids import GRIDS
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a part is named, and what it may be.
+
+    not_options: fields that the program fills in, not the user.
+    """
+
+    section: str
+    key: str
+    known: Mapping[str, type]
+    default: str
+    not_options: frozenset[str] = frozenset()
+
+    @property
+    def setting(self) -> str:
+        """The full name of the setting that names the part."""
+        return f"{self.section}.{self.key}"
+
+    def name_in(self, given: Settings) -> str:
+        return str(given.get(self.section, {}).get(self.key, self.default))
+
+    def find(self, name: str) -> type:
+        """The class, or a sentence."""
+        kind = find(self.section, name, self.known)
+        if not is_dataclass(kind):
+            raise UserError(
+                f"{self.setting} = {name!r} must name a dataclass, whose fields are its options"
+            )
+        return kind
+
+    def options(self, name: str) -> dict[str, Any]:
+        """The options with their defaults, or REQUIRED."""
+        return defaults_of(self.find(name), self.not_options)
+
+    def not_an_option(self, key: str, name: str) -> str:
+        """Which other classes have an option that this one has not; empty if none has."""
+        owners = [other for other in self.known if key in self.options(other)]
+        if not owners or name in owners:
+            return ""
+        return f"{name} has no option {key!r}, {', '.join(owners)} {_have(owners)}"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A part as a run uses it: its class by name, and its options."""
+
+    name: str
+    kind: type
+    options: dict[str, Any]
+
+    def made(self, *given: Any, **more: Any) -> Any:
+        """The part itself, with what the program fills in."""
+        return self.kind(*given, **more, **self.options)
+
+
+METHOD = Part("method", "name", METHODS, "fetchsgd", frozenset({"dim"}))
+QUANTISER = Part("upload", "quantiser", QUANTISERS, "bits")
+GRID = Part("download", "grid", GRIDS, "float32", frozenset({"sizes", "origin"}))
+PARTS = (METHOD, QUANTISER, GRID)
+
+
+def defaults_of(kind: type, but: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Every field that may be given, with its default or REQUIRED."""
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        if not field.init or field.name in but:
+            continue
+        if field.default is not MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            found[field.name] = field.default_factory()
+        else:
+            found[field.name] = REQUIRED
+    return found
+
+
+def _have(owners: list[str]) -> str:
+    return "has" if len(owners) == 1 else "have"

@@ -1,0 +1,121 @@
+"""Many runs from one file: the paper's grids. sweep_jobs.py runs them.
+
+A sweep file is a run file with entries [[sweep]]. Each entry sets keys, `section.key = value`; a
+list of values makes every combination with the other lists of that entry:
+
+    [train]
+    epochs = 24
+    [[sweep]]
+    "method.name" = "fetchsgd"
+    "method.k" = [500, 2000]
+    "method.cols" = [4000, 8000]
+    [[sweep]]
+    "method.name" = "fedavg"
+    "train.epochs" = [6, 12]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fetchsgd.errors import UserError
+from fetchsgd.runs.environment import choose_device
+from fetchsgd.runs.settings import METHOD, Config, Made, merge, resolve
+from fetchsgd.runs.setup import make_method
+from fetchsgd.runs.toml_files import Settings, read_toml
+from fetchsgd.vector import FlatModel
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep: its folder's name, and its settings as given and as resolved."""
+
+    name: str
+    given: Settings
+    settings: Settings
+
+
+def read_sweep(path: Path) -> list[Planned]:
+    """All runs of a sweep file, each checked, so that mistakes show before any work starts."""
+    return plan(read_toml(path), str(path))
+
+
+def plan(content: dict[str, Any], where: str) -> list[Planned]:
+    """The same from what such a file holds; `where` is its name in sentences."""
+    entries = content.get("sweep")
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{where} has no [[sweep]] entries; for a single run use 'fetchsgd train'")
+    base = {section: values for section, values in content.items() if section != "sweep"}
+    named: dict[str, Settings] = {}
+    for entry in entries:
+        for name, given in _expand(base, entry, where):
+            if name in named:
+                raise UserError(f"{where} has two runs {name!r}{_why(named[name], given)}")
+            named[name] = given
+    return _check(named, where)
+
+
+def _why(one: Settings, other: Settings) -> str:
+    if one == other:
+        return "; they differ in nothing"
+    return ", though their settings differ: put them into two sweeps"
+
+
+def _check(named: dict[str, Settings], where: str) -> list[Planned]:
+    """Everything that can be known to fail. Data is read, and a model made, once for each task."""
+    made: Made = {}
+    dims: dict[int, int] = {}
+    planned = []
+    for name, given in named.items():
+        try:
+            config = resolve(given, made=made)
+            choose_device(config.train.device)
+            make_method(config, _dim(config, dims))
+        except UserError as error:
+            raise UserError(f"{where}, run {name!r}: {error}") from error
+        planned.append(Planned(name, given, config.settings))
+    return planned
+
+
+def _dim(config: Config, dims: dict[int, int]) -> int:
+    """The weights of the task's model; `dims` holds those that are known."""
+    task = config.task
+    if id(task) not in dims:
+        dims[id(task)] = FlatModel(task.model()).dim
+    return dims[id(task)]
+
+
+def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Settings]]:
+    """The names and settings of an entry's runs."""
+    if not isinstance(entry, dict):
+        raise UserError(f"{where}: sweep must be written as sections [[sweep]], got {entry!r}")
+    for key, value in entry.items():
+        if key.count(".") != 1:
+            raise UserError(f'{where}: write {key!r} in [[sweep]] as "section.key" in quotes')
+        if value == []:
+            raise UserError(f"{where}: {key} = [] in [[sweep]] makes no run; give it a value")
+    lists = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
+    for values in itertools.product(*lists.values()):
+        chosen = dict(zip(lists, values, strict=True))
+        given = merge(base)
+        for key, value in chosen.items():
+            section, name = key.split(".")
+            given = merge(given, {section: {name: value}})
+        yield _name(given, chosen), given
+
+
+def _name(given: Settings, chosen: dict[str, Any]) -> str:
+    """The method, and what the entry sets: fetchsgd-k500-cols4000."""
+    parts = [METHOD.name_in(given)]
+    for key, value in chosen.items():
+        section, name = key.split(".")
+        if key == METHOD.setting:
+            continue
+        label = f"local_{name}" if section == "local" else name
+        shown = f"{value:g}" if isinstance(value, float) else f"{value}"
+        parts.append(f"{label}{shown}" if isinstance(value, int | float) else f"{label}-{shown}")
+    return "-".join(parts).replace("/", "_").replace(":", "_")
