@@ -37,3 +37,11 @@ def test_a_key_that_an_older_version_did_not_write_counts_as_its_default():
 def test_a_key_that_is_gone_counts_as_a_change():
     old = before(lambda s: s["method"].update(shape="round"))
     assert changes(old, NOW) == ["method.shape was 'round' and is no longer a setting"]
+
+
+def test_options_that_an_older_version_wrote_without_effect_do_not_count():
+    def add(settings):
+        settings["download"] |= {"step": 0.125, "log": 256}
+        del settings["upload"]["quantiser"]
+
+    assert changes(before(add), NOW) == []

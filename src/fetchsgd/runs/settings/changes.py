@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fetchsgd.runs.settings.layers import known_settings, merge
+from fetchsgd.runs.settings.parts import PARTS
 from fetchsgd.runs.toml_files import Settings
 
 MAY_DIFFER = {("train", "device")}  # results do not depend on it, but for rounding
@@ -12,9 +13,12 @@ def changes(before: Settings, now: Settings) -> list[str]:
     """As `method.k was 20 and is now 10`, for every setting that differs; `now` is resolved.
 
     A key that is not in `before` counts as its default: an older version did not know it, and None
-    is not written at all.
+    is not written at all. An older version also wrote options that had no effect, such as the step
+    of a grid without steps; these do not count.
     """
     before, defaults, found = merge(before), known_settings(now), []
+    for part in PARTS:
+        defaults[part.section][part.key] = part.default
     for section, values in now.items():
         old = defaults[section] | before.get(section, {})
         for key, value in values.items():
@@ -22,6 +26,13 @@ def changes(before: Settings, now: Settings) -> list[str]:
                 found.append(f"{section}.{key} was {old[key]!r} and is now {value!r}")
     for section, values in before.items():
         for key, value in values.items():
-            if key not in now.get(section, {}):
+            if key not in now.get(section, {}) and not _had_no_effect(section, key, before):
                 found.append(f"{section}.{key} was {value!r} and is no longer a setting")
     return found
+
+
+def _had_no_effect(section: str, key: str, before: Settings) -> bool:
+    """Whether it is an option of another part than the one that was named."""
+    return any(
+        part.section == section and part.not_an_option(key, part.name_in(before)) for part in PARTS
+    )
