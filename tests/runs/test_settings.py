@@ -134,7 +134,7 @@ def test_names_may_be_given_with_set():
 
 
 OWN_PARTS = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fetchsgd.methods import Uncompressed
 from tinytask import tiny
 
@@ -150,6 +150,9 @@ def without_a_seed(clients=3):
 
 def no_task(seed):
     return "a text"
+
+def names_a_method(seed):
+    return replace(tiny(seed), preset={"method": {"name": "fedavg"}})
 
 @dataclass(frozen=True)
 class Scaled(Uncompressed):
@@ -209,6 +212,11 @@ def test_a_method_of_the_users_own_trains(own_parts, tmp_path):
         ({"task": {"name": "own_parts:no_defaults"}}, [], "task.folder must be given: own_parts"),
         ({"task": {"name": "own_parts:without_a_seed"}}, [], "unexpected keyword argument 'seed'"),
         ({"task": {"name": "own_parts:no_task"}}, [], "must return a fetchsgd.tasks.Task, got 'a"),
+        (
+            {"task": {"name": "own_parts:names_a_method"}},
+            ["k=3", "cols=9"],
+            "the preset of the task 'tiny' must not set method.name",
+        ),
         ({"task": {"name": ":f"}}, [], "'' is not the name of a module"),
         ({"task": {"name": "own_parts:all_kinds"}}, ["sizes=3"], "task.sizes must be a list, got"),
     ],

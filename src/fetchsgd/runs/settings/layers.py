@@ -107,7 +107,14 @@ def _preset(task: Task, known: Settings) -> Settings:
     preset = {name: values for name, values in task.preset.items() if name != "methods"}
     for_method = dict(task.preset.get("methods", {}).get(METHOD.name_in(known), {}))
     sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
-    return merge(preset, {"method": for_method}, sections)
+    preset = merge(preset, {"method": for_method}, sections)
+    for part in PARTS:
+        if part.key in preset.get(part.section, {}):
+            raise UserError(
+                f"the preset of the task {task.name!r} must not set {part.setting}: it decides "
+                "which options exist, so only a file of settings or --set may"
+            )
+    return preset
 
 
 def _build(settings: Settings, task: Task, clients: int) -> Config:
