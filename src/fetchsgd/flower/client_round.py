@@ -14,7 +14,7 @@ import torch
 
 from fetchsgd.errors import UserError
 from fetchsgd.flower.client_state import Keeper, Kept
-from fetchsgd.flower.messages import Answer, Asks, Work
+from fetchsgd.flower.messages import Answer, ResendRequest, Work
 from fetchsgd.flower.run import FederatedRun, checksum
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.flower.versions import Held, fits, updated
@@ -32,7 +32,7 @@ def take_part(
     run_config: Mapping[str, Any],
     node_config: Mapping[str, Any],
     keeper: Keeper,
-) -> Answer | Asks:
+) -> Answer | ResendRequest:
     """Lines 6 to 8 of Algorithm 1."""
     config, federation = read_settings(run_config, node_config)
     run = FederatedRun(config, federation.clients)
@@ -65,8 +65,8 @@ def take_part(
     )  # fmt: skip
 
 
-def _ask(task: Work, client: int, held: int) -> Asks:
-    return Asks(task.digest, task.lineage, task.round, client, held)
+def _ask(task: Work, client: int, held: int) -> ResendRequest:
+    return ResendRequest(task.digest, task.lineage, task.round, client, held)
 
 
 def held_of(kept: Kept | None, run: FederatedRun) -> Held | None:

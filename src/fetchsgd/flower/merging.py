@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from jaxtyping import Float32, Float64
@@ -58,8 +57,10 @@ class Accepted:
     numbers: Tensor  # a table, a vector, or the values at `places`
     places: Tensor | None
     weight: float
+    examples: int  # that the client claims
     loss: float
-    predicted_bytes: float  # as the ledger counts, to hold against what was measured
+    norm: float  # of `numbers`, see length()
+    predicted_bytes: float  # as the ledger counts, to compare with what was measured
 
 
 def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
@@ -75,7 +76,10 @@ def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
     numbers = _within_norm(numbers, expected)
     places = payload.indices if isinstance(payload, SparseUpdate) else None
     weight = float(answer.examples) if expected.by_examples else 1.0
-    return Accepted(numbers, places, weight, answer.loss, predicted_bytes(payload))
+    return Accepted(
+        numbers, places, weight, answer.examples, answer.loss, length(numbers),
+        predicted_bytes(payload),
+    )  # fmt: skip
 
 
 def _check_header(answer: Answer, client: int, expected: Expected) -> None:
@@ -99,9 +103,13 @@ def _check_header(answer: Answer, client: int, expected: Expected) -> None:
         )
 
 
+def longest_payload(method: Method) -> int:
+    """Bytes of numbers with as many positions, and some more: no honest payload is longer."""
+    return 8 * numbers_up(method) + 4096
+
+
 def _decoded(data: bytes, expected: Expected) -> Payload:
-    # Numbers with as many positions, and something for tables: no honest message is longer.
-    most = 8 * numbers_up(expected.method) + 4096
+    most = longest_payload(expected.method)
     if len(data) > most:
         raise RejectedError("shape", f"the payload has {len(data)} bytes, at most {most} may be")
     try:
@@ -158,24 +166,27 @@ def _count(values: Values) -> int:
     return values.count if isinstance(values, Quantised) else len(values.values)
 
 
-def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
-    """Refuse what is far too long, and shorten the rest if that is asked for.
+def length(numbers: Tensor) -> float:
+    """The norm of a vector, or of the longest row of a table.
 
-    The longest row of a table is what may not be too long, since a median over rows would let a
-    bad row pass; shortening goes by the l2 estimate.
+    Every row of an honest table is about as long as the vector that it sketches. By a median over
+    rows, half of them could be as long as they like.
     """
     rows = torch.linalg.vector_norm(numbers.double().view(-1, numbers.shape[-1]), dim=1)
-    longest = float(rows.max()) if rows.numel() else 0.0
-    if expected.max_norm and longest > expected.max_norm:
+    return float(rows.max()) if rows.numel() else 0.0
+
+
+def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
+    """Reject what is longer than is allowed at all, and clip the rest if that is asked for."""
+    if not expected.max_norm and not expected.clip_norm:
+        return numbers
+    norm = length(numbers)
+    if expected.max_norm and norm > expected.max_norm:
         raise RejectedError(
-            "norm",
-            f"its norm is {longest:.3g}, above federation.max_norm = {expected.max_norm:g}",
+            "norm", f"its norm is {norm:.3g}, above federation.max_norm = {expected.max_norm:g}"
         )
     clip = expected.clip_norm
-    if not clip:
-        return numbers
-    estimate = float(rows.square().median().sqrt()) if numbers.ndim == 2 else longest
-    return numbers * (clip / max(estimate, clip))
+    return numbers * (clip / norm) if clip and norm > clip else numbers
 
 
 def predicted_bytes(payload: Payload) -> float:
@@ -204,6 +215,9 @@ class RunningMean:
         self.numbers = 0
         self.predicted_bytes = 0.0
         self.losses: list[tuple[float, float]] = []
+        # The median over the last rounds, set when the round is closed: a few clients must not make
+        # a run look as if it had diverged.
+        self.typical_loss = math.nan
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -227,8 +241,3 @@ class RunningMean:
         mean: Float32[Tensor, ...] = (self.total / self.weight).float()
         loss = sum(loss * weight for loss, weight in self.losses) / self.weight
         return Merged(mean, self.numbers, self.predicted_bytes, torch.tensor(loss))
-
-    @property
-    def typical_loss(self) -> float:
-        """The median: a single client must not make a run look as if it had diverged."""
-        return median(loss for loss, _ in self.losses)

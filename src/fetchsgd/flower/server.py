@@ -25,7 +25,7 @@ from fetchsgd.flower.events import Events
 from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
-from fetchsgd.flower.transport import Conversation
+from fetchsgd.flower.transport import Transport
 from fetchsgd.runs.checkpoint import load_checkpoint, write_atomically
 from fetchsgd.runs.folder import Line, RunFolder
 from fetchsgd.server.rounds import Training, after_round
@@ -66,8 +66,8 @@ def federate(
             events.count("resumed")
         folder.events, folder.settings = events, settings
         clock = clock or Clock()
-        talk = Conversation(grid, events, clock.now)
-        collector = Collector(run, settings, folder.lineage, talk, events, clock)
+        transport = Transport(grid, events, clock.now)
+        collector = Collector(run, settings, folder.lineage, transport, events, clock)
         loop = _FederatedLoop(run, folder, seconds, collector)
         try:
             return loop.run(training)

@@ -42,20 +42,29 @@ class FederationSettings:
     min_replies: int = 1  # fewer at the deadline, and the round is asked for again
     attempts: int = 3  # so often
     oversample: float = 1.0  # ask that many times the clients of a round, and wait for those
-    max_norm: float = 1e6  # of what a client sends; longer is rejected, 0 is no limit
-    clip_norm: float = 0.0  # shorten what a client sends to this length; 0 does not
-    max_examples: int = 1_000_000  # that a client may claim, where replies count by examples
+    norm_factor: float = 20.0  # times the largest median norm so far: longer is rejected; 0: off
+    max_norm: float = 0.0  # of what a client sends: longer is rejected; 0: no limit
+    clip_norm: float = 0.0  # scale what is longer down to this norm; 0: off
+    examples_factor: float = 10.0  # times the median claim: the most a reply counts as; 0: off
+    max_examples: int = 1_000_000  # that a client may claim: more is rejected
     poll: float = 0.2  # seconds between looks for replies
 
     def __post_init__(self) -> None:
         least = {
             "clients": 0, "wait": 0, "deadline": 1, "min_replies": 1, "attempts": 1,
             "oversample": 1, "max_norm": 0, "clip_norm": 0, "max_examples": 1, "poll": 0.01,
+            "norm_factor": 0, "examples_factor": 0,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
             if not bound <= value < float("inf"):
                 raise UserError(f"{SECTION}.{name} must be at least {bound:g}, got {value!r}")
+        for name in ("norm_factor", "examples_factor"):
+            if 0 < getattr(self, name) < 1:
+                raise UserError(
+                    f"{SECTION}.{name} must be 0, which is no bound, or at least 1, got "
+                    f"{getattr(self, name)!r}: below 1 most honest replies would be too large"
+                )
         if not self.out:
             raise UserError(f"{SECTION}.out must name the run folder")
 
