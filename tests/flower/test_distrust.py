@@ -170,7 +170,7 @@ def test_a_lie_leaves_hardly_a_trace(name, tmp_path, caplog):
     assert away < moved
     for line in (*lines(tmp_path / "run"), result):
         assert math.isfinite(line["train_loss"])
-        assert line["train_loss"] < 30
+        assert line["train_loss"] < 70
 
 
 def origin(folder):
@@ -200,7 +200,7 @@ def test_losses_of_liars_do_not_end_a_run(tmp_path):
     result = with_a_lie(tmp_path, "a loss of 1e308", liars=range(104, 108))
     assert result["status"] == "finished"
     assert counts(result)["bounded_losses"] == 3 * 4
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["train_loss"] < 30
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["train_loss"] < 70
 
 
 def test_examples_that_are_claimed_count_only_so_far(tmp_path, caplog):

@@ -2,10 +2,10 @@
 
 A bound is a factor times the largest median so far. A median, because a minority of clients cannot
 move it. The largest so far, because gradients shrink as training goes on, for most clients long
-before they do for all of them: late in a run an honest reply may be ten thousand times as long as
-the median of its own round, but not as long as three of the first (docs/federation.md has the
-measurements). Medians are over the accepted replies of the last rounds, a client counts once in
-each, and of an even number of values the lower middle one is taken.
+before they do for all: late in a run an honest reply may be millions of times as long as the median
+of its own round, and is no longer than those of the beginning (docs/federation.md has the numbers).
+Medians are over the accepted replies of the last rounds, in each of which a client counts once; of
+an even number of values the lower middle one is taken.
 
 The first replies of a run are held back until there are three of them, or until the round closes.
 """
@@ -21,7 +21,7 @@ from statistics import median_low
 
 ENOUGH = 3  # replies for a median that one liar cannot move
 ROUNDS = 10  # that medians look back on
-LOSS_FACTOR = 10.0  # a loss counts at most as so many times one plus the largest median
+LOSS_FACTOR = 30.0  # a loss counts at most as so many times one plus the largest median
 MAX_LOSS = 1e30  # whatever is said: sums of losses are in float32
 
 REFERENCES = ("norm", "examples", "loss", "step")

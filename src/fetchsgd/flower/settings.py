@@ -42,7 +42,7 @@ class FederationSettings:
     min_replies: int = 1  # fewer at the deadline, and the round is asked for again
     attempts: int = 3  # so often
     oversample: float = 1.0  # ask that many times the clients of a round, and wait for those
-    norm_factor: float = 20.0  # times the largest median norm so far: longer is rejected; 0: off
+    norm_factor: float = 30.0  # times the largest median norm so far: longer is rejected; 0: off
     max_norm: float = 0.0  # of what a client sends: longer is rejected; 0: no limit
     clip_norm: float = 0.0  # scale what is longer down to this norm; 0: off
     examples_factor: float = 10.0  # times the median claim: the most a reply counts as; 0: off
