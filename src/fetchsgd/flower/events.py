@@ -18,7 +18,7 @@ COUNTED = (
     "failed",  # Flower says that there will be no reply
     "silent",  # asked, and no reply when the round was closed
     "resent",  # clients that did not hold what the server believed
-    "lost",  # clients that held something, and have lost it
+    "lost",  # clients that no longer hold what they held
     "joined",
     "left",
     "same_client",  # nodes that say they are a client whose node is there already
@@ -26,7 +26,7 @@ COUNTED = (
     "refused_steps",  # means of a round that were not applied
     "capped_examples",  # replies that count as fewer examples than their client claims
     "bounded_losses",  # replies whose loss is recorded as less than their client claims
-    "resumed",  # servers that went on from a checkpoint
+    "resumed",  # servers that continued from a checkpoint
     *(f"rejected_{reason}" for reason in REASONS),
     "sent_bytes",  # payloads, measured
     "received_bytes",
