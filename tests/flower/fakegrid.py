@@ -1,7 +1,8 @@
 """Flower without processes: a grid that calls the ClientApp when it is asked, and a clock.
 
 Each node has a context of its own, as a SuperNode has. `behave` decides what becomes of a message:
-the reply as it is, another one, or none; and after how many looks for replies it arrives.
+the reply as it is, another one, or none; and after how many looks for replies it arrives. As with
+Flower's own grid, a reply that cannot be read loses all replies that are pulled in the same call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ NEVER = 10**9
 
 # In a real process Flower sets these.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+class Unreadable:
+    """A reply that Flower cannot make a message of."""
 
 
 @dataclass
@@ -38,6 +43,7 @@ class FakeGrid:
     count: int = 0
     kinds: list = field(default_factory=list)
     before_look: object = None
+    is_new_look: bool = True  # time has passed, or a message has left, since the last pull
 
     def add(self, number, node=None, config=None, **more):
         node = len(self.nodes) + 100 if node is None else node
@@ -55,6 +61,7 @@ class FakeGrid:
 
     def _sleep(self, seconds):
         self.time += seconds
+        self.is_new_look = True
 
     def get_node_ids(self):
         return [number for number, node in self.nodes.items() if node.online]
@@ -64,6 +71,7 @@ class FakeGrid:
 
     def _push(self, message):
         self.count += 1
+        self.is_new_look = True
         name = f"message-{self.count}"
         message.metadata.__dict__["_message_id"] = name
         self.kinds.append((message.metadata.dst_node_id, message.metadata.message_type))
@@ -83,9 +91,11 @@ class FakeGrid:
         return reply if node.behave is None else node.behave(message, reply)
 
     def pull_messages(self, names):
-        self.time += 0.3
-        if self.before_look is not None:
-            self.before_look()
+        if self.is_new_look:
+            self.is_new_look = False
+            self.time += 0.3
+            if self.before_look is not None:
+                self.before_look()
         found = []
         for name in names:
             if name not in self.replies:
@@ -94,4 +104,6 @@ class FakeGrid:
                 found.append(self.replies.pop(name)[1])
             else:
                 self.replies[name][0] -= 1
+        if any(isinstance(reply, Unreadable) for reply in found):
+            raise ValueError("Error parsing message\nround 3 of 3: 12 replies")
         return found

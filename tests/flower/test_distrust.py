@@ -1,15 +1,32 @@
 """Whole federations without processes: what the server does with clients that are dishonest."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, header, lines, only_training, train, weights
+from flower.fakegrid import Unreadable
+from flower.federations import (
+    counts,
+    federation,
+    header,
+    lines,
+    only_training,
+    train,
+    train_until_killed,
+    weights,
+)
 from flwr.app import Array, ArrayRecord
 
+from fetchsgd.errors import DivergedError
+from fetchsgd.flower.admission import Admission
 from fetchsgd.flower.protocol import PAYLOAD, STYPE, WIRE
+from fetchsgd.flower.run import FederatedRun
+from fetchsgd.flower.settings import read_settings
 from fetchsgd.wire import Floats, SketchTable, decode, encode
 
 
@@ -96,14 +113,166 @@ def test_a_bad_reply_is_rejected_and_the_round_goes_on(name, tmp_path, caplog):
     assert bool(weights(tmp_path / "run").isfinite().all())
 
 
-def test_a_client_that_exaggerates_its_loss_does_not_end_the_run(tmp_path):
-    grid = federation(tmp_path / "run", train__clients_per_round=12)
-    grid.nodes[103].behave = header("loss", 1e30)
-    assert train(grid)["status"] == "finished"
+@pytest.mark.parametrize("hostile", [0, 5, 11])
+def test_a_reply_that_flower_cannot_read_takes_no_other_reply_with_it(hostile, tmp_path, caplog):
+    grid = federation(tmp_path / "run", train__clients_per_round=12, train__epochs=2.0)
+    grid.nodes[100 + hostile].behave = only_training(lambda _: Unreadable())
+    result = train(grid)
+    assert result["status"] == "finished"
+    assert counts(result)["rejected_unreadable"] == 2
+    assert counts(result)["replies"] == 2 * 11
+    assert counts(result)["silent"] == counts(result)["failed"] == 0
+    rejected = [r.getMessage() for r in caplog.records if "is rejected" in r.getMessage()]
+    assert all(f"client {hostile} is rejected in round" in line for line in rejected)
+    assert not any("\n" in line for line in rejected)  # nor does it write lines of its own
+
+
+def test_a_node_whose_introduction_cannot_be_read_is_named(tmp_path, caplog):
+    grid = federation(tmp_path / "run", train__clients_per_round=6)
+    grid.nodes[103].behave = lambda *_: Unreadable()
+    result = train(grid)
+    assert counts(result)["joined"] == 11
+    assert counts(result)["rejected_unreadable"] >= 1
+    assert "node 103 does not say who it is" in caplog.text
+
+
+LIES = {
+    "a million times as long": changed(lambda t: table(t, t.values.values * 1e6)),
+    "half of its rows huge": changed(
+        lambda t: table(t, t.values.values * torch.tensor([1e6, 1.0]).repeat_interleave(40))
+    ),
+    "a loss of 1e308": header("loss", 1e308),
+    "a million examples": header("examples", 10**6),
+}
+
+
+def with_a_lie(folder, name, liars=(103,), **more):
+    more = {
+        "settings": "method.rows=2", "train__averaging": "examples", "train__clients_per_round": 12,
+    } | more  # fmt: skip
+    train(federation(folder / "clean", **more))
+    grid = federation(folder / "run", **more)
+    for node in liars:
+        grid.nodes[node].behave = LIES[name]
+    return train(grid)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_leaves_hardly_a_trace(name, tmp_path, caplog):
+    result = with_a_lie(tmp_path, name)
+    assert result["status"] == "finished"
+    assert counts(result)["replies"] >= 3 * 11  # no honest reply is lost
+    assert "client 3 " in "".join(
+        r.getMessage() for r in caplog.records if r.levelname == "WARNING"
+    )
+    away = (weights(tmp_path / "run") - weights(tmp_path / "clean")).norm()
+    moved = (weights(tmp_path / "clean") - origin(tmp_path)).norm()
+    assert away < moved
+    for line in (*lines(tmp_path / "run"), result):
+        assert math.isfinite(line["train_loss"])
+        assert line["train_loss"] < 70
+
+
+def origin(folder):
+    grid = federation(folder / "origin")
+    return FederatedRun(read_settings(grid.run_config)[0]).origin
+
+
+def test_a_long_reply_is_rejected_whichever_way_it_is_long(tmp_path):
+    for name in ("a million times as long", "half of its rows huge"):
+        result = with_a_lie(tmp_path / name, name)
+        assert counts(result)["rejected_norm"] == 3
+        assert counts(result)["replies"] == 3 * 11
+
+
+def test_a_long_reply_is_rejected_when_it_comes_first(tmp_path):
+    """The server has nothing to compare it with yet, and waits."""
+    grid = federation(tmp_path / "run", train__clients_per_round=12, train__epochs=1.0)
+    for number, node in grid.nodes.items():
+        node.delay = 0 if number == 103 else 2
+    grid.nodes[103].behave = LIES["a million times as long"]
+    result = train(grid)
+    assert counts(result)["rejected_norm"] == 1
+    assert counts(result)["replies"] == 11
+
+
+def test_losses_of_liars_do_not_end_a_run(tmp_path):
+    result = with_a_lie(tmp_path, "a loss of 1e308", liars=range(104, 108))
+    assert result["status"] == "finished"
+    assert counts(result)["bounded_losses"] == 3 * 4
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["train_loss"] < 70
+
+
+def test_examples_that_are_claimed_count_only_so_far(tmp_path, caplog):
+    result = with_a_lie(tmp_path, "a million examples", federation__examples_factor=2.0)
+    assert counts(result)["capped_examples"] >= 3
+    assert "client 3 claims 1000000 examples in round 0 and counts as" in caplog.text
+
+
+def test_honest_clients_lose_no_reply(tmp_path):
+    result = train(federation(tmp_path / "run", train__epochs=20.0))
+    found = counts(result)
+    assert found["replies"] == found["asked"]
+    assert found["rejected_norm"] == found["refused_steps"] == found["bounded_losses"] == 0
+    last = lines(tmp_path / "run")[-1]
+    assert 0 < last["federation/median_norm"] <= last["federation/largest_norm"]
+    assert last["federation/step_norm"] <= last["federation/largest_norm"]
+
+
+def swollen(grid, factor, since):
+    """Everybody's replies grow at once, some time in training: within each round they agree."""
+    longer = changed(lambda t: table(t, t.values.values * factor))
+    for node in grid.nodes.values():
+        node.behave = lambda message, reply: (
+            longer(message, reply) if int(message.metadata.group_id) >= since else reply
+        )
+
+
+def test_a_wild_step_is_refused_and_nothing_of_it_is_applied(tmp_path, caplog):
+    """A bound for replies lets the first few of a round pass; their mean is stopped."""
+    grid = federation(tmp_path / "run", clients=range(4), federation__clients=4, train__epochs=9.0)
+    real = Admission.decide
+    swollen(grid, 1e4, since=5)
+
+    def trusting(self, is_closing=False):
+        self.norm_factor, factor = 0.0, self.norm_factor
+        decisions = real(self, is_closing)
+        self.norm_factor = factor
+        return decisions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Admission, "decide", trusting)
+        with pytest.raises(
+            DivergedError, match="round 5 was refused 3 times: the norm of the mean"
+        ):
+            train(grid)
+    assert "round 5, attempt 1 is refused" in caplog.text
+    assert "norms of the replies by client: " in caplog.text
+    assert [line["round"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
+    assert bool(weights(tmp_path / "run").isfinite().all())
+    # With honest clients the same command continues.
+    again = federation(tmp_path / "run", clients=range(4), federation__clients=4, train__epochs=9.0)
+    assert train(again)["status"] == "finished"
+
+
+def test_a_resumed_server_remembers_how_long_replies_were(tmp_path):
+    more = {"train__clients_per_round": 12, "train__epochs": 6.0}
+    train_until_killed(federation(tmp_path / "run", **more), 4)
+    known = lines(tmp_path / "run")[-1]["federation/reference_norm"]
+    assert known > 0
+    grid = federation(tmp_path / "run", **more)
+    tiny = changed(lambda t: table(t, t.values.values * 1e-6))
+    for number, node in grid.nodes.items():
+        node.behave = None if number == 103 else tiny
+    result = train(grid)
+    assert counts(result)["rejected_norm"] == 0
+    assert lines(tmp_path / "run")[-1]["federation/reference_norm"] == known
 
 
 def test_clipping_takes_the_power_from_a_long_reply(tmp_path):
-    more = {"train__clients_per_round": 12, "train__epochs": 4.0}
+    more = {
+        "train__clients_per_round": 12, "train__epochs": 4.0, "federation__norm_factor": 0.0,
+    }  # fmt: skip
     distances = {}
     for clip in (0.0, 1.0):
         train(federation(tmp_path / f"clean{clip}", **more, federation__clip_norm=clip))

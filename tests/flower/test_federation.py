@@ -159,6 +159,38 @@ def test_killed_nodes_dishonest_clients_and_a_killed_server(tmp_path):
     compare_with_the_honest(result, given, tmp_path)
 
 
+def test_each_lie_in_turn_is_seen_and_no_honest_reply_is_lost(tmp_path):
+    """Over a real SuperLink: what Flower cannot read, and what it reads without a second look."""
+    out = tmp_path / "run"
+    given = settings(out, 4) | {"train.epochs": 5.0}
+    given["settings"] = "train.averaging=examples method.rows=2"
+    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+        federation.start_nodes([0, 1, 3])
+        federation.start_node(
+            "node2", 'partition-id=2 behave="scaled-unreadable-half-examples-loss"'
+        )
+        federation.start_run(APP, given)
+        result = ended(federation, out)
+        log = federation.log("run")
+    counts = result["federation"]["counts"]
+    assert result["status"] == "finished"
+    assert counts["replies"] == 5 * 3 + 2
+    assert counts["failed"] == counts["silent"] == counts["late"] == 0
+    assert counts["rejected_unreadable"] == 1
+    assert counts["rejected_norm"] == 2
+    assert counts["capped_examples"] == counts["bounded_losses"] == 1
+    for sentence in (
+        "client 2 is rejected in round 0 (norm)",
+        "client 2 is rejected in round 1 (unreadable)",
+        "client 2 is rejected in round 2 (norm)",
+        "client 2 claims 1000000 examples in round 3",
+        "client 2 claims a loss of 1e+308 in round 4",
+    ):
+        assert sentence in log
+    assert all(line["train_loss"] < 100 for line in lines(out))
+    assert bool(load_file(out / FILE)["weights"].isfinite().all())
+
+
 def compare_with_the_honest(result, given, folder):
     """What has been rejected has left no trace, and the clean run is not far away."""
     values = {}

@@ -126,6 +126,8 @@ def test_a_client_may_hold_only_its_own_data():
         ({"federation.deadline": 0}, "federation.deadline must be at least 1, got 0"),
         ({"federation.oversample": 0.5}, "federation.oversample must be at least 1"),
         ({"federation.min_replies": 5}, "federation.min_replies must be at most .* = 4"),
+        ({"federation.norm_factor": 0.5}, "federation.norm_factor must be 0, .* or at least 1"),
+        ({"federation.examples_factor": -1.0}, "federation.examples_factor must be at least 0"),
         ({"federation.out": ""}, "federation.out must name the run folder"),
         ({"k": 3}, "there is no setting 'k': settings are named section.key"),
         ({"settings": "federation.x=1"}, "there is no setting federation.x"),
@@ -145,7 +147,9 @@ def test_events_go_on_from_a_line():
     events = Events()
     events.count("late", 3)
     events.count("rejected_norm")
+    events.measure("reference_norm", 2.5)
     assert events.line()["federation/rejected"] == 1
+    assert Events(events.line()).references["norm"] == 2.5
     assert Events(events.line()).line() == events.line()
 
 

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fetchsgd.flower.messages import Answer, Asks, Hello, Work
+from fetchsgd.flower.messages import Answer, Hello, ResendRequest, Work
 from fetchsgd.flower.protocol import (
     HEADER,
     PAYLOAD,
@@ -23,7 +23,7 @@ from fetchsgd.flower.rejections import RejectedError
 MESSAGES = [
     Work("d", "l", 3, 2, 0.5, 12345, b"update"),
     Answer("d", "l", 3, 2, 10, 0.25, b"sketch"),
-    Asks("d", "l", 3, 2, 1),
+    ResendRequest("d", "l", 3, 2, 1),
     Hello("l", 2, 0),
 ]
 
@@ -84,4 +84,4 @@ values = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.
 @given(st.dictionaries(st.sampled_from(["protocol", "kind", "round", "client", "loss"]), values))
 def test_nothing_but_a_rejection_comes_of_it(header):
     with pytest.raises(RejectedError):
-        from_records(RecordDict({HEADER: ConfigRecord(header)}), Answer, Asks)
+        from_records(RecordDict({HEADER: ConfigRecord(header)}), Answer, ResendRequest)

@@ -35,7 +35,7 @@ def demo(out: Path, app: Path, rounds: float) -> None:
             f"there is no Flower app in {app}; run this from the checkout, or give --app"
         )
     if (out / "result.json").exists():
-        shutil.rmtree(out)  # of the last time; a run that was cut off goes on
+        shutil.rmtree(out)  # of an earlier demo; an unfinished run is resumed
     settings = {"federation.out": str(out.resolve()), "train.epochs": rounds}
     with (
         tempfile.TemporaryDirectory(prefix="fetchsgd-federation-") as folder,
@@ -54,7 +54,7 @@ def demo(out: Path, app: Path, rounds: float) -> None:
                 break
             time.sleep(0.2)
     if not (out / "result.json").exists():
-        raise UserError(f"the run has not ended well; the log above says why. {out} can be resumed")
+        raise UserError(f"the run has failed; the log above says why. {out} can be resumed")
     tell(out)
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     given = parser.parse_args()
     if find_spec("flwr") is None:
         sys.exit(f"error: {how_to_install('flwr')}")
-    signal.signal(signal.SIGTERM, _stop)  # so that everything is ended then, too
+    signal.signal(signal.SIGTERM, _stop)  # so that all processes are ended then as well
     try:
         demo(given.out, given.app, given.rounds)
     except UserError as error:

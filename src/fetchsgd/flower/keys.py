@@ -8,7 +8,7 @@
     node-0, node-1 ...   a node's private key, in OpenSSH's format; goes to that node alone
     node-0.pub ...       its public key; `flwr supernode register` makes it known to the server
 
-Private keys are written for their owner's eyes only, and never printed.
+Private keys are readable by their owner only, and never printed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What server and client tell each other, as plain values; protocol.py puts them into messages.
 
-    server -> client   Work       the update to the version of a round, and what to do with it
-    client -> server   Answer     what the method sends
-                       Asks       the update did not fit: this is what I hold
-                       Hello      who I am, and what I hold
+    server -> client   Work           the update to the version of a round, and what to do with it
+    client -> server   Answer         what the method sends
+                       ResendRequest  the update did not fit: this is what I hold
+                       Hello          who I am, and what I hold
 
 Versions are counted as in the ledger: round t starts from version t.
 """
@@ -31,6 +31,7 @@ class Work(Content):
     client: int
     rate: float  # learning rate
     checksum: int  # of the weights of that version
+    merged: int  # the version that the client's last reply went into; 0 if none ever did
     payload: bytes
 
 
@@ -49,7 +50,7 @@ class Answer(Content):
 
 
 @dataclass(frozen=True)
-class Asks(Content):
+class ResendRequest(Content):
     """The update does not fit what the client holds: it wants one that begins at `held`."""
 
     kind: ClassVar[str] = "asks"

@@ -28,7 +28,7 @@ from fetchsgd.errors import UserError
 
 NAME = "here"  # of the SuperLink in Flower's settings
 MARK = "FETCHSGD_FEDERATION"
-GRACE = 5.0  # seconds to end in peace
+GRACE = 5.0  # seconds to end by themselves
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -187,10 +187,10 @@ class Federation:
         return bool(found)
 
     def stop(self) -> None:
-        """Everything, in peace if possible; those that were started last first."""
+        """End everything, the last started first; what does not end by itself is killed."""
         processes, names = list(reversed(self.processes.values())), list(self.processes)
         self.processes.clear()
-        send(signal.SIGCONT, self.pids(*names))  # what stands still would not hear
+        send(signal.SIGCONT, self.pids(*names))  # a stopped process would not receive the signal
         for process in processes:
             process.terminate()
         end = time.monotonic() + GRACE

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fetchsgd.flower.messages import Content
 from fetchsgd.flower.rejections import RejectedError
 
-PROTOCOL = 1
+PROTOCOL = 2
 HEADER, PAYLOAD, WIRE = "header", "payload", "wire"
 STYPE = "fetchsgd.wire"  # how the array's bytes are to be read
 
@@ -62,7 +62,9 @@ def _fields(kind: type[Content]) -> tuple[Field[Any], ...]:
 def _checked(name: str, value: Any, wanted: str) -> Any:
     negative = isinstance(value, int) and value < 0
     if type(value) is not TYPES[wanted] or negative:
-        raise RejectedError("header", f"the field {name} of a message is not as it should be")
+        raise RejectedError(
+            "header", f"the field {name} of a message is missing, negative or not of type {wanted}"
+        )
     return value
 
 
@@ -72,6 +74,8 @@ def payload_of(records: RecordDict) -> bytes:
     if arrays is None or list(arrays) != [WIRE]:
         raise RejectedError("header", "the message has no payload")
     array = arrays[WIRE]
+    if not isinstance(array, Array) or not isinstance(array.data, bytes):
+        raise RejectedError("undecodable", "the payload is not an array")
     if array.stype != STYPE or array.dtype != "uint8" or array.shape != (len(array.data),):
         raise RejectedError("undecodable", "the payload is not an array of bytes")
     return array.data

@@ -1,9 +1,10 @@
-"""One round on the server: ask clients, merge replies as they come, close in time.
+"""One round on the server: ask clients, judge and merge replies as they come, close in time.
 
 A round is closed as soon as enough clients have replied, when nobody is left to wait for, or at its
 deadline if at least `min_replies` have come. With fewer it is asked for again, and what has come
-stays. Replies to rounds that are closed are counted and dropped, but for what they say that the
-client holds.
+stays. If the mean of the replies must not be applied, it is asked for again from the start, of
+other clients first. Replies to rounds that are closed are counted and dropped, except for what they
+say about the version that the client holds.
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import RecordDict
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.flower.admission import Admission
+from fetchsgd.flower.agreement import checksum
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.membership import Membership, how_many, order_of_asking
-from fetchsgd.flower.merging import Expected, RunningMean, judge
-from fetchsgd.flower.messages import Answer, Asks, Content, Hello, Work
+from fetchsgd.flower.introductions import Introductions
+from fetchsgd.flower.membership import how_many, order_of_asking
+from fetchsgd.flower.merging import Expected, judge
+from fetchsgd.flower.messages import Answer, Content, ResendRequest, Work
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.rejections import RejectedError
-from fetchsgd.flower.run import FederatedRun, checksum
+from fetchsgd.flower.round_replies import RoundReplies
 from fetchsgd.flower.settings import FederationSettings
-from fetchsgd.flower.transport import Conversation, Reply, Sent
-from fetchsgd.flower.versions import update_since
-from fetchsgd.server.rounds import Training
+from fetchsgd.flower.transport import Reply, Transport
+from fetchsgd.runs.setup import Setup
+from fetchsgd.server.rounds import Merged, Training
 from fetchsgd.wire import encode
 
 log = logging.getLogger("flwr.fetchsgd")
-LOOK_FOR_NODES = 2.0  # seconds
-LEAST_GREETING = 60.0  # seconds: a node starts its first process
-MOST_RESENT = 2  # times in a round and for a client
-MOST_UPDATES = 8  # kept encoded, by the version that they begin at
+MAX_RESENT = 2  # times in a round and for a client
+MAX_ENCODED = 8  # updates kept encoded, by the version that they begin at
+MAX_OVERHEAD = 1 << 16  # bytes of a reply around its payload
 
 
 @dataclass(frozen=True)
@@ -50,41 +52,49 @@ class Collector:
 
     def __init__(
         self,
-        run: FederatedRun,
+        setup: Setup,
         settings: FederationSettings,
+        digest: str,
         lineage: str,
-        talk: Conversation,
+        transport: Transport,
         events: Events,
         clock: Clock | None = None,
     ) -> None:
-        self.run, self.settings, self.lineage = run, settings, lineage
-        self.talk, self.events, self.clock = talk, events, clock or Clock()
-        self.members = Membership(run.sampler.num_clients)
+        self.setup, self.settings = setup, settings
+        self.transport, self.events, self.clock = transport, events, clock or Clock()
+        self.clients = Introductions(setup.sampler.num_clients, lineage, transport, events)
+        self.admission = Admission(
+            settings.norm_factor, settings.examples_factor, events.references
+        )
         self.expected = Expected(
-            run.method, run.clients.upload, run.digest, lineage, 0,
-            run.config.train.averaging == "examples",
+            setup.method.message, setup.quantiser, digest, lineage, 0,
+            setup.config.train.averaging == "examples",
             settings.max_norm, settings.clip_norm, settings.max_examples,
         )  # fmt: skip
-        self.looked = float("-inf")
-        self.believed: dict[int, int] = {}  # versions that clients say they hold
+        transport.max_reply_bytes = self.expected.longest_payload + MAX_OVERHEAD
 
     @property
     def lifetime(self) -> float:
         """Of a message: long enough to see a late reply, too short to pile up."""
         return 2 * self.settings.deadline
 
+    @property
+    def node_of(self) -> dict[int, int]:
+        """The nodes of all clients that are connected."""
+        return self.clients.members.node_of
+
     def wait_for_clients(self, round: int) -> None:
         """Until a whole cohort is there, or at least `min_replies` clients when time is up."""
-        cohort, least = self.run.sampler.per_round, self.settings.min_replies
+        cohort, least = self.setup.sampler.per_round, self.settings.min_replies
         end = self.clock.now() + self.settings.wait
-        while len(self.members.clients) < cohort:
+        while len(self.node_of) < cohort:
             self.look_for_nodes(round)
-            for reply in self.talk.replies():
-                self.take_up(reply)
+            for reply in self.transport.replies():
+                self.clients.take(reply)
             if self.clock.now() >= end:
                 break
             self.clock.sleep(self.settings.poll)
-        found = len(self.members.clients)
+        found = len(self.node_of)
         if found < least:
             raise UserError(
                 f"{found} clients are connected after federation.wait = {self.settings.wait:g} s, "
@@ -94,116 +104,90 @@ class Collector:
         log.info("%d clients are connected", found)
 
     def look_for_nodes(self, round: int) -> None:
-        """Greet those that are new, now and then."""
-        if self.clock.now() < self.looked + LOOK_FOR_NODES:
-            return
-        self.looked = self.clock.now()
-        new, left = self.members.seen(self.talk.nodes())
-        for node in new:
-            self.talk.greet(node, round, max(self.lifetime, LEAST_GREETING))
-        for client in left:
-            self.events.count("left")
-            self.believed.pop(client, None)
-            log.info("client %d has left", client)
+        self.clients.look_for_nodes(round, self.lifetime)
 
-    def take_up(self, reply: Reply) -> int | None:
-        """A reply that belongs to no open round: somebody is late, or joins and is returned."""
-        sent = reply.sent
-        if sent.client is None:
-            return self._welcome(reply)
-        if reply.records is not None:
-            self.events.count("late")
-            log.info("client %d replies to round %d: late, dropped", sent.client, sent.round)
-            self._learn_from(reply.records, sent.client, sent)
-        return None
-
-    def _learn_from(self, records: RecordDict, client: int, sent: Sent) -> None:
-        """What a late client holds by now, so that its next update begins there.
-
-        If that is a lie, it has to ask for its update once more.
-        """
-        try:
-            content: Content = from_records(records, Answer, Asks)
-        except RejectedError:
-            return
-        assert isinstance(content, Answer | Asks)
-        is_same = content.lineage == self.lineage and content.round == sent.round
-        if is_same and self.members.node_of.get(client) == sent.node:
-            self.believed[client] = content.held if isinstance(content, Asks) else sent.round
-
-    def _welcome(self, reply: Reply) -> int | None:
-        if reply.records is None:
-            self.members.forget(reply.sent.node)
-            self.events.count("failed")
-            log.warning("a node does not say who it is: %s", reply.failure)
-            return None
-        try:
-            hello = from_records(reply.records, Hello)
-        except RejectedError as error:
-            self.events.count("rejected_header")
-            log.warning("a node does not say who it is: %s", error)
-            return None
-        client = hello.client
-        if not self.members.introduce(reply.sent.node, client):
-            self.events.count("rejected_header")
-            log.warning("a node says that it is client %d, which there is not", client)
-            return None
-        self.events.count("joined")
-        if rivals := self.members.rivals(client):
-            self.events.count("same_client")
-            log.warning(
-                "node %d says that it is client %d, as node %d does, and is believed from now on; "
-                "unless it is the same node, restarted, two nodes have the same partition-id",
-                reply.sent.node, client, rivals[-1],
-            )  # fmt: skip
-        self.believed[client] = hello.held if hello.lineage == self.lineage else 0
-        log.info("client %d has joined and holds version %d", client, self.believed[client])
-        return client
-
-    def collect(self, training: Training) -> RunningMean:
-        """The replies of the next round."""
-        return _Round(self, training).collect()
+    def collect(self, training: Training, rate: float) -> Merged:
+        """Lines 4 to 10: the replies of the next round, merged."""
+        return _Round(self, training, rate).collect()
 
 
 class _Round:
     """The state of one round."""
 
-    def __init__(self, collector: Collector, training: Training) -> None:
+    def __init__(self, collector: Collector, training: Training, rate: float) -> None:
         self.all, self.training, self.round = collector, training, training.round
         self.events, self.clock, self.settings = (
             collector.events, collector.clock, collector.settings,
         )  # fmt: skip
-        run = collector.run
-        self.rate = run.rate(self.round)
+        sampler, self.rate = collector.setup.sampler, rate
         self.expected = replace(collector.expected, round=self.round)
         self.checksum = checksum(training.weights)
-        self.order = order_of_asking(run.sampler, self.round)
+        self.order = order_of_asking(sampler, self.round)
         # Of this many the first replies count; the last cohort of an epoch may be smaller.
-        self.enough = len(run.sampler.cohort(self.round))
-        self.mean = RunningMean(run.method, run.device)
-        self.accepted: set[int] = set()
-        self.asked: set[int] = set()
-        self.waiting: set[int] = set()
+        self.enough = len(sampler.cohort(self.round))
         self.resent: dict[int, int] = {}
         self.held_before: dict[int, int] = {}
         self.updates: dict[int, bytes] = {}
+        self._start_over()
 
-    def collect(self) -> RunningMean:
+    def _start_over(self) -> None:
+        """No reply has come."""
+        setup = self.all.setup
+        # Where clients take steps of their own, what they send grows with the learning rate.
+        scale = 1.0 if setup.config.local.is_one_gradient else self.rate
+        self.replies = RoundReplies(
+            self.all.admission, self.expected, scale, self.events, setup.device
+        )
+        self.asked: set[int] = set()
+        self.waiting: set[int] = set()
+
+    def collect(self) -> Merged:
+        refusal = ""
         for attempt in range(1, self.settings.attempts + 1):
-            if self._until_deadline():
+            refusal = ""
+            if not self._until_deadline():
+                self._report_too_few(attempt)
+            elif refusal := self.replies.refusal():
+                self._refuse(attempt, refusal)
+            else:
                 self._close()
-                return self.mean
-            self.events.count("too_few")
-            log.warning(
-                "round %d, attempt %d: %d replies at the deadline, min_replies is %d",
-                self.round, attempt, len(self.accepted), self.settings.min_replies,
-            )  # fmt: skip
-            self.asked, self.waiting = set(self.accepted), set()  # everybody else once more
-        raise UserError(
-            f"round {self.round} had {len(self.accepted)} replies after "
+                return self.replies.close()
+        raise self._given_up(refusal)
+
+    def _report_too_few(self, attempt: int) -> None:
+        self.events.count("too_few")
+        log.warning(
+            "round %d, attempt %d: %d replies at the deadline, min_replies is %d",
+            self.round, attempt, self.replies.num_merged, self.settings.min_replies,
+        )  # fmt: skip
+        self.asked, self.waiting = set(self.replies.norms), set()  # everybody else once more
+
+    def _refuse(self, attempt: int, refusal: str) -> None:
+        """Nothing of this attempt is applied; other clients are asked first."""
+        self.events.count("refused_steps")
+        log.warning(
+            "round %d, attempt %d is refused: %s; norms of the replies by client: %s",
+            self.round, attempt, refusal, self.replies.norms_by_client(),
+        )  # fmt: skip
+        self._believe_participants()
+        took_part = set(self.replies.norms)
+        self.order.sort(key=lambda client: client in took_part)
+        self._start_over()
+
+    def _given_up(self, refusal: str) -> Exception:
+        goes_on = f"The same command continues from round {self.round}"
+        if refusal:
+            return DivergedError(
+                f"round {self.round} was refused {self.settings.attempts} times: {refusal}. The "
+                "weights are those of the round before, and the lines of earlier rounds show since "
+                "when norms have grown (federation/step_norm). Try a lower schedule.peak, or a "
+                f"larger federation.norm_factor if this is no mistake. {goes_on}"
+            )
+        return UserError(
+            f"round {self.round} had {self.replies.num_merged} replies after "
             f"{self.settings.attempts} deadlines of {self.settings.deadline:g} s, and "
             f"federation.min_replies is {self.settings.min_replies}; so far {self.events.rejected} "
-            f"replies were rejected. The same command goes on from round {self.round}"
+            f"replies were rejected. {goes_on}"
         )
 
     def _until_deadline(self) -> bool:
@@ -212,19 +196,24 @@ class _Round:
         while True:
             self.all.look_for_nodes(self.round)
             self._ask()
-            for reply in self.all.talk.replies():
+            for reply in self.all.transport.replies():
                 self._take(reply)
-            if len(self.accepted) >= self.enough:
+            is_late = self.clock.now() >= end
+            if is_late or self._nobody_left or len(self.replies) >= self.enough:
+                self.replies.decide(is_closing=True)
+            if self.replies.num_merged >= self.enough:
                 return True
-            enough = len(self.accepted) >= min(self.settings.min_replies, self.enough)
-            if enough and not self.waiting and not self._candidates():
-                return True
-            if self.clock.now() >= end:
-                return enough
+            is_enough = self.replies.num_merged >= min(self.settings.min_replies, self.enough)
+            if is_late or (is_enough and self._nobody_left):
+                return is_enough
             self.clock.sleep(self.settings.poll)
 
+    @property
+    def _nobody_left(self) -> bool:
+        return not self.waiting and not self._candidates()
+
     def _candidates(self) -> list[int]:
-        nodes, busy = self.all.members.node_of, self.all.talk.busy()
+        nodes, busy = self.all.node_of, self.all.transport.busy()
         return [
             client
             for client in self.order
@@ -234,11 +223,12 @@ class _Round:
     def _ask(self) -> None:
         """Fill up to as many as are to be asked: at first, and for each that fails."""
         wanted = how_many(self.enough, self.settings.oversample)
-        missing = wanted - len(self.accepted) - len(self.waiting)
+        missing = wanted - len(self.replies) - len(self.waiting)
+        claimed = self.all.clients.claimed_versions
         for client in self._candidates()[: max(missing, 0)]:
-            if client in self.all.believed:
-                held = self.all.believed.pop(client)
-                held = held if held <= self.round else 0  # nobody can hold what there is not yet
+            if client in claimed:
+                held = claimed.pop(client)
+                held = held if held <= self.round else 0  # later versions do not exist yet
                 if held == 0 < int(self.training.ledger.held[client]):
                     self.events.count("lost")
                 self.training.ledger.held[client] = held
@@ -246,65 +236,60 @@ class _Round:
 
     def _send(self, client: int) -> None:
         """The update from what the client is believed to hold, and the work."""
-        ledger, position = self.training.ledger, self.training.position
+        ledger, place = self.training.ledger, self.training.place
         held = int(ledger.held[client])
         self.held_before.setdefault(client, held)
         if held not in self.updates:
-            if len(self.updates) >= MOST_UPDATES:
+            if len(self.updates) >= MAX_ENCODED:
                 self.updates.clear()
-            update = update_since(held, self.round, position, ledger)
-            self.updates[held] = encode(update)
-        ledger.download(np.array([client]), self.round, position)  # line 6
+            self.updates[held] = encode(ledger.message(client, self.round, place))
+        ledger.download(np.array([client]), self.round, place)  # line 6
         work = Work(
             self.expected.digest, self.expected.lineage, self.round, client, self.rate,
-            self.checksum, self.updates[held],
+            self.checksum, int(ledger.merged[client]), self.updates[held],
         )  # fmt: skip
-        self.all.talk.send(self.all.members.node_of[client], work, self.all.lifetime)
+        self.all.transport.send(self.all.node_of[client], work, self.all.lifetime)
         self.asked.add(client)
         self.waiting.add(client)
 
     def _take(self, reply: Reply) -> None:
         client = reply.sent.client
         if client is None or reply.sent.round != self.round:
-            joined = self.all.take_up(reply)
-            if joined is not None and joined not in self.accepted:
+            joined = self.all.clients.take(reply)
+            if joined is not None and joined not in self.replies:
                 # It may have restarted, and then knows nothing of what it was asked.
                 self.asked.discard(joined)
                 self.waiting.discard(joined)
             return
         self.waiting.discard(client)
-        if reply.records is None:
+        if reply.failure:
             self.events.count("failed")
             log.warning("client %d fails in round %d: %s", client, self.round, reply.failure)
             return
         try:
-            self._accept(client, from_records(reply.records, Answer, Asks))
+            self._read(client, reply)
         except RejectedError as error:
-            self.events.count(f"rejected_{error.reason}")
-            log.warning(
-                "client %d is rejected in round %d (%s): %s",
-                client, self.round, error.reason, error,
-            )  # fmt: skip
+            self.replies.reject(client, error)
 
-    def _accept(self, client: int, content: Content) -> None:
-        if client in self.accepted:
+    def _read(self, client: int, reply: Reply) -> None:
+        if reply.records is None:
+            raise RejectedError("unreadable", reply.unreadable)
+        content: Content = from_records(reply.records, Answer, ResendRequest)
+        if client in self.replies:
             self.events.count("duplicate")
             log.info("client %d replies twice to round %d: dropped", client, self.round)
-        elif isinstance(content, Asks):
+        elif isinstance(content, ResendRequest):
             self._send_again(client, content)
         elif isinstance(content, Answer):
-            self.mean.add(judge(content, client, self.expected))
-            self.accepted.add(client)
-            self.held_before.pop(client, None)
-            self.events.count("replies")
+            self.replies.add(client, judge(content, client, self.expected))
 
-    def _send_again(self, client: int, asks: Asks) -> None:
+    def _send_again(self, client: int, request: ResendRequest) -> None:
         """The client holds something else: it gets what it misses from there, in one message."""
         self.resent[client] = self.resent.get(client, 0) + 1
-        if self.resent[client] > MOST_RESENT or client not in self.all.members.node_of:
+        if self.resent[client] > MAX_RESENT or client not in self.all.node_of:
             raise RejectedError("round", "the client cannot be brought to the last version")
-        known = asks.lineage == self.expected.lineage and asks.held <= self.round
-        held = asks.held if known else 0
+        known = request.lineage == self.expected.lineage and request.held <= self.round
+        held = request.held if known else 0
         log.info("client %d holds version %d and is brought to %d", client, held, self.round)
         self.events.count("resent")
         if held == 0:
@@ -318,5 +303,11 @@ class _Round:
         for client in self.waiting:
             self.events.count("silent")
             log.info("client %d has not replied to round %d in time", client, self.round)
+        self._believe_participants()
         for client, held in self.held_before.items():
             self.training.ledger.held[client] = held
+
+    def _believe_participants(self) -> None:
+        """Whose reply was merged holds the version that the round began with."""
+        for client in self.replies.norms:
+            self.held_before.pop(client, None)

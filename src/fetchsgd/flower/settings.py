@@ -44,21 +44,30 @@ class FederationSettings:
     min_replies: int = 1  # with fewer at the deadline, the round is repeated
     attempts: int = 3  # how often a round is tried
     oversample: float = 1.0  # ask so many times the clients that a round needs
-    max_norm: float = 1e6  # of what a client sends; larger is rejected, 0 is no limit
-    clip_norm: float = 0.0  # scale what a client sends down to this norm; 0 is no limit
-    max_examples: int = 1_000_000  # that a client may claim, where replies count by examples
+    norm_factor: float = 30.0  # times the largest median norm so far: longer is rejected; 0: off
+    max_norm: float = 0.0  # of what a client sends: longer is rejected; 0: no limit
+    clip_norm: float = 0.0  # scale what is longer down to this norm; 0: off
+    examples_factor: float = 10.0  # times the median claim: the most a reply counts as; 0: off
+    max_examples: int = 1_000_000  # that a client may claim: more is rejected
     poll: float = 0.2  # seconds between looks for replies
 
     def __post_init__(self) -> None:
         least = {
             "clients": 0, "wait": 0, "deadline": 1, "min_replies": 1, "attempts": 1,
             "oversample": 1, "max_norm": 0, "clip_norm": 0, "max_examples": 1, "poll": 0.01,
+            "norm_factor": 0, "examples_factor": 0,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
             if not bound <= value < float("inf"):
                 which = "at least" if value < bound else "finite and at least"
                 raise UserError(f"{SECTION}.{name} must be {which} {bound:g}, got {value!r}")
+        for name in ("norm_factor", "examples_factor"):
+            if 0 < getattr(self, name) < 1:
+                raise UserError(
+                    f"{SECTION}.{name} must be 0, which is no bound, or at least 1, got "
+                    f"{getattr(self, name)!r}: below 1 most honest replies would be too large"
+                )
         if not self.out:
             raise UserError(f"{SECTION}.out must name the run folder")
 

@@ -1,26 +1,23 @@
-"""Messages to nodes and their replies, over Flower's grid: pushed one by one, pulled in handfuls.
+"""Messages to nodes and their replies, over Flower's grid: sent and received one by one.
 
-So at most a handful of payloads is in memory at once, however large the cohort.
+So the payloads of a cohort are never in memory all at once.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import httpx
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.messages import Work
 from fetchsgd.flower.protocol import num_payload_bytes, to_records
+from fetchsgd.flower.pulling import make_puller
 
-log = logging.getLogger("flwr.fetchsgd")
-HANDFUL = 8
-MOST_TOLD = 200  # characters of what a client says
+MAX_REPLY_BYTES = 1 << 30  # unless a round says less
 
 
 @dataclass(frozen=True)
@@ -35,21 +32,24 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: records, or why there are none."""
+    """What came back: records, why there are none, or why it cannot be read."""
 
     sent: Sent
     records: RecordDict | None
     failure: str = ""
+    unreadable: str = ""
 
 
-class Conversation:
+class Transport:
     """Keeps the ids of messages that are out, until a reply comes or they expire."""
 
     def __init__(
         self, grid: Grid, events: Events, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.grid, self.events, self.clock = grid, events, clock
-        self.out: dict[str, Sent] = {}
+        self.puller = make_puller(grid)
+        self.max_reply_bytes = MAX_REPLY_BYTES
+        self.out: dict[str, Sent] = {}  # by message id
 
     def nodes(self) -> set[int]:
         return set(self.grid.get_node_ids())
@@ -80,37 +80,15 @@ class Conversation:
                 self.out[name] = Sent(node, client, round, self.clock() + lifetime)
 
     def replies(self) -> Iterator[Reply]:
-        """What has come in since the last time."""
-        names = list(self.out)
-        for start in range(0, len(names), HANDFUL):
-            for message in self._pull(names[start : start + HANDFUL]):
-                sent = self.out.pop(message.metadata.reply_to_message_id, None)
-                if sent is None:
-                    continue
-                if message.has_error():
-                    yield Reply(sent, None, _told(message))
-                else:
-                    self.events.count("received_bytes", num_payload_bytes(message.content))
-                    yield Reply(sent, message.content)
+        """What has come in since the last time, one after the other."""
+        for pulled in self.puller.pull(list(self.out), self.max_reply_bytes):
+            sent = self.out.pop(pulled.message_id)
+            self.events.count("received_bytes", pulled.payload_bytes)
+            yield Reply(sent, pulled.records, pulled.failure, pulled.unreadable)
         now = self.clock()
         for name in [name for name, sent in self.out.items() if sent.expires < now]:
             yield Reply(self.out.pop(name), None, "no reply in its lifetime")
 
-    def _pull(self, names: list[str]) -> list[Message]:
-        """Flower itself takes messages apart, and a hostile one makes it stumble."""
-        try:
-            return list(self.grid.pull_messages(names))
-        except httpx.HTTPError:
-            raise  # the SuperLink is gone
-        except Exception as error:
-            log.warning("a reply cannot be read, and is left alone: %s", repr(error)[:MOST_TOLD])
-            return []
-
     def busy(self) -> set[tuple[int, int | None]]:
         """Nodes and clients with work that they have not replied to."""
         return {(sent.node, sent.client) for sent in self.out.values()}
-
-
-def _told(message: Message) -> str:
-    """Flower's words, or those of a client: not to be trusted with the log's layout."""
-    return repr(message.error.reason)[:MOST_TOLD]
