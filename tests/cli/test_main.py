@@ -102,7 +102,7 @@ def test_divergence_exits_with_3(tmp_path):
     )  # fmt: skip
     assert again.returncode == 3
     rounds = json.loads((tmp_path / "r" / "result.json").read_text())["rounds"]
-    assert f"r diverged at round {rounds} and cannot go on" in again.stderr
+    assert f"r holds a run that diverged at round {rounds}" in again.stderr
     assert "Traceback" not in again.stderr
 
 

@@ -255,7 +255,7 @@ def test_all_settings_are_read_back(own_parts, subset, label, sizes, table, k, s
             "task": task if subset is None else task | {"subset": subset},
             "method": {"k": k, "cols": 9},
             "schedule": {"kind": "piecewise", "points": sorted(map(list, points))},
-            "download": {"step": step},
+            "download": {"grid": "steps", "step": step},
         }
     )
     assert resolve(tomllib.loads(write_toml(config.settings))).settings == config.settings

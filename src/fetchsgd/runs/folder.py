@@ -24,16 +24,13 @@ from fetchsgd.runs.files import (
     write_atomically,
 )
 from fetchsgd.runs.lock import alone_in
-from fetchsgd.runs.settings.changes import changes
-from fetchsgd.runs.toml_files import Settings, read_toml, write_toml
+from fetchsgd.runs.toml_files import Settings, write_toml
 
 Line = dict[str, Any]
 
 
 class RunFolder:
-    """Opened for one run, in a folder that `alone_in` has made.
-
-    TensorBoard events are written if tensorboard is installed.
+    """Opened for one run; TensorBoard events are written if tensorboard is installed.
 
     task, metric, higher_is_better: what is trained and measured, so that a run can be read before
         it has ended. A task's own name may differ from the one in the settings, which says where
@@ -50,8 +47,12 @@ class RunFolder:
         task: str | None = None,
     ) -> None:
         self.path = path
-        if (path / CONFIG).exists():
-            self._check_reuse(settings, resume)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
+        if (path / CONFIG).exists() and not resume:
+            raise UserError(f"{path} already holds a run; give --resume, or another --out")
         write_atomically(path / CONFIG, write_toml(settings).encode())
         if metric is not None:
             about = {
@@ -61,13 +62,6 @@ class RunFolder:
             }
             write_atomically(path / ABOUT, f"{to_json(about)}\n".encode())
         self._events: Any = None
-
-    def _check_reuse(self, settings: Settings, resume: bool) -> None:
-        if not resume:
-            raise UserError(f"{self.path} already holds a run; give --resume, or another --out")
-        changed = changes(read_toml(self.path / CONFIG), settings)
-        if changed:
-            raise UserError(f"cannot resume {self.path}: {changed[0]}")
 
     @property
     def result(self) -> Line | None:

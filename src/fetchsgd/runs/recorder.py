@@ -17,12 +17,14 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from fetchsgd.errors import DivergedError
+from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tensors
 from fetchsgd.runs.environment import commit, hardware, versions
+from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, RunFolder
-from fetchsgd.runs.settings import Config
+from fetchsgd.runs.settings import Config, changes
 from fetchsgd.runs.setup import Setup
+from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.server.rounds import Merged, Training
 
@@ -93,8 +95,12 @@ class Beside(Protocol):
 
 
 def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
-    """The folder of a run, with what its task measures."""
+    """The folder of a run, with what its task measures. A run is resumed with its own settings."""
     task = config.task
+    if resume and (path / CONFIG).exists():
+        changed = changes(read_toml(path / CONFIG), config.settings)
+        if changed:
+            raise UserError(f"cannot resume {path}: {changed[0]}")
     return RunFolder(path, config.settings, resume, task.metric, task.higher_is_better, task.name)
 
 
