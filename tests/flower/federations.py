@@ -9,10 +9,10 @@ from flower.fakegrid import FakeGrid
 from safetensors.torch import load_file
 
 from fetchsgd.flower.protocol import HEADER
-from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.server import federate
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.checkpoint import FILE
+from fetchsgd.runs.setup import Setup
 
 
 def config(out, method="fetchsgd", **more):
@@ -29,7 +29,7 @@ def federation(out, method="fetchsgd", clients=range(12), **more):
 
 def train(grid):
     settings, ours = read_settings(grid.run_config)
-    return federate(grid, FederatedRun(settings, ours.clients), ours, grid.clock)
+    return federate(grid, Setup(settings, ours.clients), ours, grid.clock)
 
 
 def weights(folder):

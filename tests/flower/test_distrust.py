@@ -25,8 +25,8 @@ from flwr.app import Array, ArrayRecord
 from fetchsgd.errors import DivergedError
 from fetchsgd.flower.admission import Admission
 from fetchsgd.flower.protocol import PAYLOAD, STYPE, WIRE
-from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.settings import read_settings
+from fetchsgd.runs.setup import Setup
 from fetchsgd.wire import Floats, SketchTable, decode, encode
 
 
@@ -175,7 +175,7 @@ def test_a_lie_leaves_hardly_a_trace(name, tmp_path, caplog):
 
 def origin(folder):
     grid = federation(folder / "origin")
-    return FederatedRun(read_settings(grid.run_config)[0]).origin
+    return Setup(read_settings(grid.run_config)[0]).origin
 
 
 def test_a_long_reply_is_rejected_whichever_way_it_is_long(tmp_path):

@@ -18,10 +18,10 @@ from flower.federations import train
 
 from fetchsgd.flower.keys import make_keys
 from fetchsgd.flower.processes import Federation
-from fetchsgd.flower.run import FederatedRun
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import FILE
+from fetchsgd.simulate import Run
 
 pytestmark = pytest.mark.federation
 
@@ -61,7 +61,7 @@ def settings(out, clients):
 def simulated(given, out):
     """The same settings, seed and cohorts without Flower."""
     config, ours = read_settings({"task.name": "tinytask:tiny", **given})
-    return FederatedRun(config, ours.clients).execute(out)
+    return Run(config, ours.clients).execute(out)
 
 
 def ended(federation, out, name="run"):

@@ -8,14 +8,10 @@ import torch
 from fetchsgd.flower.merging import Expected, RunningMean, judge
 from fetchsgd.flower.messages import Answer
 from fetchsgd.flower.rejections import RejectedError
-from fetchsgd.flower.run import FederatedRun
-from fetchsgd.flower.settings import read_settings
-from fetchsgd.flower.versions import Held, fits, update_since, updated
-from fetchsgd.flower.work import payload_for, row_of
-from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK
-from fetchsgd.quantisers.upload import Upload
-from fetchsgd.server.rounds import Merged, after_round
-from fetchsgd.wire import Floats, Integers, SparseUpdate, decode, encode
+from fetchsgd.flower.work import row_of
+from fetchsgd.methods import Dice, FedAvg, FetchSGD, LocalTopK
+from fetchsgd.quantisers import Bits
+from fetchsgd.wire import Floats, decode, encode
 
 DIM = 200
 METHODS = [FetchSGD(DIM, 20, 40, rows=3), FedAvg(DIM), LocalTopK(DIM, 20)]
@@ -23,12 +19,12 @@ METHODS = [FetchSGD(DIM, 20, 40, rows=3), FedAvg(DIM), LocalTopK(DIM, 20)]
 
 def expected(method, bits=32, **more):
     return Expected(
-        method, Upload(bits, 0), "digest", "lineage", 5, **({"by_examples": True} | more)
+        method.message, Bits(bits), "digest", "lineage", 5, **({"by_examples": True} | more)
     )
 
 
 def answer(method, vector, client=1, examples=3, bits=32):
-    payload, _ = payload_for(method, vector[None], client, 5, Upload(bits, 0), None)
+    payload = method.message.write(vector, None, client, 5, Dice(Bits(bits), key=0))
     return Answer("digest", "lineage", 5, client, examples, 0.5, encode(payload))
 
 
@@ -47,9 +43,9 @@ def test_the_mean_is_that_of_what_was_sent_in_any_order(method, bits):
     ]
     means = []
     for order in (range(6), reversed(range(6))):
-        mean = RunningMean(method, torch.device("cpu"))
+        mean = RunningMean(method.message, torch.device("cpu"))
         for client in order:
-            mean.add(replies[client])
+            mean.add(client, replies[client])
         means.append(mean.merged())
     assert torch.equal(means[0].mean, means[1].mean)
     dense = torch.stack([_dense(reply) for reply in replies])
@@ -58,18 +54,17 @@ def test_the_mean_is_that_of_what_was_sent_in_any_order(method, bits):
     torch.testing.assert_close(means[0].mean.double(), wanted, rtol=1e-6, atol=1e-7)
 
 
-def _dense(reply):
-    if reply.places is None:
-        return reply.numbers
-    return torch.zeros(DIM).index_put((reply.places,), reply.numbers)
+def _dense(accepted):
+    numbers, places = accepted.reply
+    return numbers if places is None else torch.zeros(DIM).index_put((places,), numbers)
 
 
 def test_uniform_weights():
     method = FedAvg(DIM)
-    mean = RunningMean(method, torch.device("cpu"))
+    mean = RunningMean(method.message, torch.device("cpu"))
     for client, vector in enumerate(vectors(3)):
         reply = answer(method, vector, client, examples=1 + 10 * client)
-        mean.add(judge(reply, client, expected(method, by_examples=False)))
+        mean.add(client, judge(reply, client, expected(method, by_examples=False)))
     torch.testing.assert_close(mean.merged().mean, vectors(3).mean(0))
     assert len(mean) == 3
 
@@ -98,11 +93,11 @@ def test_clipping_is_by_the_norm_or_the_longest_row(method):
     reply = answer(method, vectors(1)[0])
     whole = judge(reply, 1, expected(method))
     clipped = judge(reply, 1, expected(method, clip_norm=2.0))
-    longest = whole.numbers.norm(dim=-1).max()
-    torch.testing.assert_close(clipped.numbers, whole.numbers * (2.0 / longest))
+    longest = whole.reply.numbers.norm(dim=-1).max()
+    torch.testing.assert_close(clipped.reply.numbers, whole.reply.numbers * (2.0 / longest))
     assert clipped.norm == pytest.approx(2.0)
     same = judge(reply, 1, expected(method, clip_norm=1e5))
-    assert torch.equal(same.numbers, whole.numbers)
+    assert torch.equal(same.reply.numbers, whole.reply.numbers)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4, 5])
@@ -115,12 +110,12 @@ def test_half_of_the_rows_cannot_be_longer_than_the_clip(rows):
     cells[: rows // 2] *= 1e9
     bad = replace(reply, payload=encode(replace(table, values=Floats(cells.flatten()))))
     clipped = judge(bad, 1, expected(method, clip_norm=2.0))
-    assert float(clipped.numbers.norm(dim=1).max()) == pytest.approx(2.0)
+    assert float(clipped.reply.numbers.norm(dim=1).max()) == pytest.approx(2.0)
 
 
 def test_numbers_of_other_bits_are_refused():
     method = FedAvg(DIM)
-    with pytest.raises(RejectedError, match="not of upload.bits = 2"):
+    with pytest.raises(RejectedError, match="not written by Bits.bits=2"):
         judge(answer(method, vectors(1)[0], bits=4), 1, expected(method, 2))
 
 
@@ -129,40 +124,3 @@ def test_a_task_with_one_client_holds_that_clients_data():
     assert row_of(3, 12) == 3
     with pytest.raises(ValueError, match="partition-id is 17, but the task has clients 0 to 11"):
         row_of(17, 12)
-
-
-@pytest.mark.parametrize("grid", ["float32", "float16", "steps"])
-def test_clients_follow_to_the_bit(grid):
-    """One that comes now and then, and one that holds nothing each time."""
-    config, _ = read_settings({"task.name": "tinytask:tiny", "download.grid": grid})
-    run = FederatedRun(config)
-    training, held = run.start(), None
-    for round in range(6):
-        since = 0 if held is None else held.version
-        if round % 3 == 0:  # otherwise it stays away
-            update = update_since(since, round, training.position, training.ledger)
-            update = decode(encode(update))
-            assert fits(held, update)
-            held, weights = updated(held, update, run.grid, run.origin)
-            assert torch.equal(weights, training.weights)
-            everything = update_since(0, round, training.position, training.ledger)
-            _, weights = updated(None, decode(encode(everything)), run.grid, run.origin)
-            assert torch.equal(weights, training.weights)
-        mean = run.method.compress(vectors(1)[0, : run.model.dim] * (round + 1))
-        training = after_round(
-            training, Merged(mean, 0, 0.0, torch.tensor(0.0)), 0.1, run.method, run.grid
-        )
-
-
-def test_which_updates_fit():
-    def update(since, to, whole=False):
-        values = Integers(torch.tensor([1])) if whole else Floats(torch.ones(1))
-        return SparseUpdate(3, torch.tensor([0]), values, to, since)
-
-    held = Held(4, torch.zeros(3))
-    assert fits(None, update(0, 5))
-    assert not fits(None, update(3, 5))
-    assert fits(held, update(3, 5))  # new values may overwrite
-    assert not fits(held, update(3, 5, whole=True))  # steps would be added twice
-    assert fits(held, update(4, 5, whole=True))
-    assert not fits(held, update(5, 6))

@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from fetchsgd.flower.run import FederatedRun, as_bytes
 from torch import nn
 
+from fetchsgd.flower.agreement import as_bytes, digest
 from fetchsgd.flower.work import work
 from fetchsgd.runs.settings import resolve
+from fetchsgd.runs.setup import Setup
 from fetchsgd.wire import encode
 
 
-def run_of(model, method="uncompressed", *sets):
+def setup_of(model, method="uncompressed", *sets):
     given = {"task": {"name": "randommodels:task", "model": model}, "method": {"name": method}}
-    return FederatedRun(resolve(given, sets))
+    return Setup(resolve(given, sets))
 
 
 @pytest.mark.parametrize("model", ["layered", "functional", "skipping"])
@@ -26,10 +27,10 @@ def test_draws_follow_from_run_round_and_client(method, sets, model):
     alone = ("task.clients=1", "clients_per_round=1", *(f"local.{text}" for text in sets))
 
     def sent(client, round):
-        run = run_of(model, method, *alone)
-        weights = torch.randn(run.model.dim, generator=torch.Generator().manual_seed(0))
+        setup = setup_of(model, method, *alone)
+        weights = torch.randn(setup.model.dim, generator=torch.Generator().manual_seed(0))
         before = torch.get_rng_state()
-        done = work(run, weights, client, round, 0.1, None)
+        done = work(setup, weights, client, round, 0.1, None)
         assert torch.equal(torch.get_rng_state(), before)
         return done.loss, encode(done.payload)
 
@@ -43,9 +44,9 @@ def test_draws_follow_from_run_round_and_client(method, sets, model):
 
 def test_frozen_weights_and_buffers_are_part_of_what_must_agree():
     def digest_of(change):
-        run = run_of("layered")
-        change(run.model.module)
-        return run._digest()
+        setup = setup_of("layered")
+        change(setup.model.module)
+        return digest(setup)
 
     def frozen(value):
         def change(module):

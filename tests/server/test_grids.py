@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
-from fetchsgd.server.grids import GRIDS, StepGrid
+from fetchsgd.server.grids import GRIDS, Held, StepGrid
 from fetchsgd.server.grids.steps import STEP_BITS, step_sizes
 from fetchsgd.vector import FlatModel, SparseVector
+from fetchsgd.wire import Floats, Integers, SparseUpdate
 
 CPU = torch.device("cpu")
 
@@ -182,3 +183,30 @@ def test_momentum_is_masked_only_where_something_is_sent():
 def test_float32_is_no_restriction():
     grid, origin = grid_of("float32")
     assert grid.deliver(grid.start(origin)).exact
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_which_updates_fit(name):
+    grid, origin = grid_of(name)
+
+    def update(since, to):
+        values = Integers(torch.tensor([1])) if name == "steps" else Floats(torch.ones(1))
+        return SparseUpdate(len(origin), torch.tensor([0]), values, to, since)
+
+    held = Held(4, torch.zeros(len(origin), dtype=grid.held_dtype))
+    assert grid.fits(None, update(0, 5))
+    assert not grid.fits(None, update(3, 5))
+    # New values may overwrite newer ones; steps would be added twice.
+    assert grid.fits(held, update(3, 5)) == (name != "steps")
+    assert grid.fits(held, update(4, 5))
+    assert not grid.fits(held, update(5, 6))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_an_update_of_another_kind_or_model_is_refused(name):
+    grid, origin = grid_of(name)
+    other = Floats(torch.ones(1)) if name == "steps" else Integers(torch.tensor([1]))
+    with pytest.raises(TypeError, match="must hold"):
+        grid.receive(None, SparseUpdate(len(origin), torch.tensor([0]), other, 1))
+    with pytest.raises(ValueError, match="the update is for 3 weights"):
+        grid.receive(None, SparseUpdate(3, torch.tensor([0]), other, 1))

@@ -33,10 +33,13 @@ LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the
 
 
 class Run:
-    """A run that is set up: model, method and data are on the device, nothing has been trained."""
+    """A run that is set up: model, method and data are on the device, nothing has been trained.
 
-    def __init__(self, config: Config) -> None:
-        self.setup = setup = Setup(config)
+    clients: only so many of the task's, from the first on; 0 takes all.
+    """
+
+    def __init__(self, config: Config, clients: int = 0) -> None:
+        self.setup = setup = Setup(config, clients)
         self.config, self.device = config, setup.device
         task, train = config.task, config.train
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
