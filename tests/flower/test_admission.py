@@ -190,6 +190,17 @@ def test_a_server_that_resumes_knows_how_the_run_began():
     assert again.check_step(11.0)
 
 
+def test_the_first_reply_after_a_restart_is_not_its_own_measure():
+    again = admission({"norm": 3.0, "examples": 9, "loss": 1.0, "step": 1.0})
+    again.open_round(1.0)
+    again.submit(Claim(0, 1e6, 10**6, 1e308))
+    again.submit(Claim(1, 1e6, 10**6, 1e308))
+    for decision in again.decide():
+        assert decision.rejected
+        assert decision.examples == FACTOR * 9
+        assert decision.loss == LOSS_FACTOR * 2
+
+
 @pytest.mark.parametrize("size", [10, 1000])
 def test_memory_is_bounded(size):
     judge = admission()

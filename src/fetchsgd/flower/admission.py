@@ -73,8 +73,8 @@ class LargestMedian:
 
     @property
     def reference(self) -> float:
-        """0 where it is unknown."""
-        if not self.recent:
+        """0 where it is unknown. What is known is not replaced by the word of one or two."""
+        if not self.recent or (self.largest and len(self.recent) < ENOUGH):
             return self.largest
         return max(self.largest, self.recent[(len(self.recent) - 1) // 2])
 
