@@ -67,7 +67,7 @@ class Server:
         if answer is not None:
             message.add(total, message.read(decode(answer.payload)), 1.0)
             clients.append(ME)
-        noise = torch.randn(message.shape, generator=torch.Generator().manual_seed(answer is None))
+        noise = torch.randn(message.shape, generator=torch.Generator().manual_seed(int(answer is None)))
         mean = (total.float() + 0.01 * noise) / len(clients)
         merged = Merged(mean, np.array(clients), 0, 0.0, torch.tensor(0.0))
         self.training = after_round(self.training, merged, 0.1, setup.method, setup.grid)
@@ -139,7 +139,7 @@ def test_weights_that_are_damaged_do_not_take_the_memory_with_them():
     server = Server()
     client = Client(server.setup, ME, InMemory())
     server.close(client.answer(server.work()))
-    client.keeper.kept.vectors["held"][0] += 1
+    client.keeper.kept.vectors["held"] += 1
     before = client.keeper.kept.vectors[MEMORY + "error"].copy()
     asked = client.answer(server.work())
     assert isinstance(asked, ResendRequest)

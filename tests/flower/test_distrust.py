@@ -69,7 +69,7 @@ def bare(reply):
 BAD = {
     "random bytes": (
         "undecodable",
-        only_training(lambda reply: with_payload(reply, np.random.default_rng(0).bytes(300))),
+        only_training(lambda reply: with_payload(reply, np.random.default_rng(0).bytes(200))),
     ),
     "nothing": ("undecodable", only_training(lambda reply: with_payload(reply, b""))),
     "a numpy array": ("undecodable", only_training(as_numpy)),

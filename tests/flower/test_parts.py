@@ -83,7 +83,7 @@ def test_settings_have_the_names_of_the_simulator():
     config, federation = read_settings(given | {"federation.deadline": 9})
     assert config.method_options["k"] == 7
     assert config.train.seed == 3
-    assert config.upload.bits == 4
+    assert config.quantiser.bits == 4
     assert federation == FederationSettings(deadline=9.0, poll=1.0)
 
 
