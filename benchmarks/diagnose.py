@@ -28,7 +28,6 @@ from measure import environment, medians, report
 from rounds import WORK, set_up, take
 
 from fetchsgd.diagnose import Diagnosed
-from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 TARGET = 1.05
@@ -43,16 +42,7 @@ CASES = {  # name: method, options of its own, exact
 
 def rounds_of(run: Run) -> Iterator[object]:
     """Algorithm 1's loop; what is noted is thrown away, as an evaluation would read it."""
-    steps = train_rounds(
-        run.start(),
-        run.setup.rounds,
-        run.setup.sampler.cohort,
-        run.setup.rate,
-        run.clients,
-        run.method,
-        run.setup.grid,
-    )
-    for step in steps:
+    for step in run.train(run.start()):
         if run.diagnosis is not None and run.diagnosis.round % 100 == 0:
             run.diagnosis.book.pages.clear()
         yield step
@@ -81,7 +71,7 @@ def estimating(run: Run) -> None:
     run.method = run.diagnosis = Diagnosed(
         run.diagnosis.method, train.diagnose_every, train.diagnose_window, exact=False
     )
-    run.clients = replace(run.clients, method=run.method)
+    run.cohort = replace(run.cohort, method=run.method)
 
 
 def process_medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from measure import environment, report
-from rounds import rounds_of
 from torch import Tensor, nn
 from torch.autograd import DeviceType
 
@@ -142,7 +141,7 @@ def against_uncompressed(
     task: str, rounds: int, table: list[str], ratio: float | None, share: float | None
 ) -> list[Row]:
     runs = {method: set_up(task, method) for method in ("fetchsgd", "uncompressed")}
-    steps = {method: rounds_of(run) for method, run in runs.items()}
+    steps = {method: run.train(run.start()) for method, run in runs.items()}
     taken = milliseconds(steps, rounds)
     for method, iterator in steps.items():
         table += [f"\n{task}, {method}: {taken[method]:.2f} ms a round", *kernels(iterator)]
@@ -166,7 +165,7 @@ def compression_share(task: str, run: Run, round: float) -> Row:
     def compress() -> Iterator[None]:
         nonlocal state
         while True:
-            _, state = run.method.step(run.method.compress(gradient), state, 1e-6)
+            _, state = run.method.step(run.method.message.compress(gradient), state, 1e-6)
             yield
 
     own = milliseconds({"own": compress()}, 20)["own"]
@@ -182,7 +181,7 @@ def other_methods(task: str, settings: dict[str, tuple[str, ...]], rounds: int) 
     rows = []
     for method, own in settings.items():
         run = set_up(task, method, *own)
-        taken = milliseconds({method: rounds_of(run, server_rate=1.0)}, rounds, 3)[method]
+        taken = milliseconds({method: run.train(run.start())}, rounds, 3)[method]
         what = f"{task}: {method} {' '.join(own)}"
         rows.append({"what": what, "measured": f"{taken:.2f} ms"})
         del run

@@ -3,9 +3,9 @@
     python benchmarks/rounds.py --device cpu  --out benchmarks/results/rounds-cpu.json
     python benchmarks/rounds.py --device cuda --out benchmarks/results/rounds-cuda.json
 
-A FetchSGD round is held against an uncompressed one; a whole cohort at once against the same round
-with one client after another; memory after many rounds against memory after a few; and a federation
-of a million clients is run. Everything that is compared takes its rounds in turn. The work is the
+Compared are: a FetchSGD round with an uncompressed one; a whole cohort at once with the same round
+taken one client after another; memory after many rounds with memory after a few; and a round of a
+million clients with one of a thousand. What is compared takes its rounds in turn. The work is the
 digits task on a CPU, and a network of ResNet9's size with random images on a GPU.
 """
 
@@ -32,9 +32,8 @@ from measure import environment, medians, report
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fetchsgd.methods import LocalMethod
 from fetchsgd.runs.settings import resolve
-from fetchsgd.server.rounds import ClientsAtWork, Merged, train_rounds
+from fetchsgd.server.rounds import Merged, Training, train_rounds
 from fetchsgd.simulate import Run
 from fetchsgd.tasks import ClientData, Task, cross_entropy, is_correct
 
@@ -119,22 +118,6 @@ def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str
     return Run(resolve({"task": {"name": task}, "method": {"name": method}}, [*fixed, *settings]))
 
 
-def rounds_of(
-    run: Run, clients: ClientsAtWork | None = None, server_rate: float | None = None
-) -> Iterator[object]:
-    """Algorithm 1's loop, with the clients' part replaced if asked."""
-    return train_rounds(
-        run.start(),
-        run.setup.rounds,
-        run.setup.sampler.cohort,
-        run.setup.rate,
-        clients or run.clients,
-        run.method,
-        run.setup.grid,
-        server_rate,
-    )
-
-
 Name = TypeVar("Name")
 
 
@@ -158,18 +141,26 @@ class OneAfterAnother:
     run: Run
     threads: int
 
-    def __call__(
-        self, weights: Tensor, clients: NDArray[np.int64], *_rate_round_memory: object
-    ) -> Merged:
+    def rounds(self) -> Iterator[object]:
+        """Algorithm 1's loop with these clients."""
+        run, setup = self.run, self.run.setup
+        return train_rounds(
+            run.start(), setup.rounds, self, setup.rate, run.method, setup.grid, setup.server_rate
+        )
+
+    def __call__(self, training: Training, _rate: float) -> Merged:
+        clients = self.run.setup.sampler.cohort(training.round)
+        training.ledger.download(clients, training.round, training.place)
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
-            return self.work(weights, clients)
+            return self.work(training.weights, clients)
         finally:
             torch.set_num_threads(before)
 
     def work(self, weights: Tensor, clients: NDArray[np.int64]) -> Merged:
-        method, model, data = self.run.method, self.run.setup.model, self.run.cohort.gatherer.data
+        setup, data = self.run.setup, self.run.cohort.gatherer.data
+        model = setup.model
         parameters = list(model.module.parameters())
         with torch.no_grad():
             for parameter, value in zip(parameters, model.views(weights), strict=True):
@@ -177,24 +168,21 @@ class OneAfterAnother:
         total, losses = None, weights.new_zeros(())
         for client in clients:
             mine = slice(*data.offsets[client : client + 2])
-            loss = self.run.setup.trainer.loss(
-                model.module(data.inputs[mine]), data.targets[mine]
-            ).mean()
-            gradient = torch.autograd.grad(loss, parameters)
-            sent = self.compress(list(gradient))
+            loss = setup.trainer.loss(model.module(data.inputs[mine]), data.targets[mine]).mean()
+            sent = self.compress(list(torch.autograd.grad(loss, parameters)))
             total = sent if total is None else total + sent
             losses += loss.detach()
         assert total is not None
-        numbers = getattr(method, "numbers_up", None) or self.run.config.method_options["k"]
-        numbers *= len(clients)
-        return Merged(total / len(clients), numbers, 4 * numbers, losses / len(clients))
+        count = len(clients)
+        numbers = count * self.run.method.message.numbers
+        return Merged(total / count, clients, numbers, 4 * numbers, losses / count)
 
     def compress(self, gradient: list[Tensor]) -> Tensor:
-        method = self.run.method
-        if not isinstance(method, LocalMethod):
-            return method.compress(gradient)
+        message = self.run.method.message
+        if message.linear:
+            return message.compress(gradient)
         whole = torch.cat([piece.flatten() for piece in gradient])
-        chosen = whole.abs().topk(self.run.config.method_options["k"], sorted=False).indices
+        chosen = whole.abs().topk(message.numbers, sorted=False).indices
         return torch.zeros_like(whole).index_copy_(0, chosen, whole[chosen])
 
 
@@ -206,8 +194,9 @@ def methods(device: str, repeats: int) -> list[Row]:
         name: set_up(work.task, name, device, work.cohort, work.settings + own)
         for name, own in options.items()
     }
-    seconds = timed({name: rounds_of(run) for name, run in runs.items()}, device, repeats)
-    dim = runs["fetchsgd"].model.dim
+    rounds = {name: run.train(run.start()) for name, run in runs.items()}
+    seconds = timed(rounds, device, repeats)
+    dim = runs["fetchsgd"].setup.model.dim
     return [
         {
             "what": f"{work.task} d={dim} n={work.cohort}: {name} / uncompressed",
@@ -233,8 +222,8 @@ def cohorts(device: str, repeats: int) -> list[Row]:
         run = set_up(work.task, name, device, LOOP_COHORT, work.settings + own)
         agree(run)
         loops = {threads} if device == "cuda" else {threads, 1}
-        rounds = {n: rounds_of(run, OneAfterAnother(run, n)) for n in sorted(loops)[::-1]}
-        seconds = timed({0: rounds_of(run)} | rounds, device, repeats)
+        rounds = {n: OneAfterAnother(run, n).rounds() for n in sorted(loops)[::-1]}
+        seconds = timed({0: run.train(run.start())} | rounds, device, repeats)
         fastest = min(rounds, key=seconds.__getitem__)
         rows += [
             {
@@ -250,9 +239,9 @@ def cohorts(device: str, repeats: int) -> list[Row]:
 
 def agree(run: Run) -> None:
     """The loop is the same computation, or the comparison says nothing."""
-    start, cohort = run.start(), run.setup.sampler.cohort(0)
-    ours = run.cohort(start.weights, cohort, run.setup.rate(0), 0, None).mean
-    loop = OneAfterAnother(run, torch.get_num_threads())(start.weights, cohort).mean
+    rate = run.setup.rate(0)
+    ours = run.clients(run.start(), rate).mean
+    loop = OneAfterAnother(run, torch.get_num_threads())(run.start(), rate).mean
     # Top-k may choose differently among near ties, so the sums need not be equal.
     difference = float((ours - loop).norm() / ours.norm())
     assert difference < 5e-2, f"the loop differs from the cohort by {difference:.2g} of its length"
@@ -262,7 +251,7 @@ def memory(device: str) -> list[Row]:
     """Resident memory after 500 rounds beyond that after 50."""
     work = WORK[device]
     run = set_up(work.task, "fetchsgd", device, work.cohort, work.settings + work.fetchsgd)
-    rounds = rounds_of(run)
+    rounds = run.train(run.start())
     take(rounds, 50)
     before = held(device)
     take(rounds, 450)
@@ -282,11 +271,12 @@ def population(device: str, repeats: int) -> list[Row]:
     settings = ("k=20", "cols=40")
     # Both plan 1,000 rounds, for the ledger has a number for each.
     small, large = (("clients=1000", "epochs=100"), ("clients=1000000", "epochs=0.1"))
-    few = rounds_of(set_up("rounds:million", "fetchsgd", device, 100, settings + small))
+    run = set_up("rounds:million", "fetchsgd", device, 100, settings + small)
+    few = run.train(run.start())
     take(few, 20)
     before = held(device)
     run = set_up("rounds:million", "fetchsgd", device, 100, settings + large)
-    many = rounds_of(run)
+    many = run.train(run.start())
     take(many, 20)
     each = (held(device) - before - on_device(run, device)) / run.setup.sampler.num_clients
     seconds = timed({"thousand": few, "million": many}, device, repeats)

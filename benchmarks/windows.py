@@ -44,13 +44,14 @@ def in_the_middle(made: FetchSGD, device: torch.device) -> State:
     """Sketches of sums of noise, of the ages that there are after three windows."""
     state = made.init(device)
     if made.windows is None:
-        return state._replace(error=torch.randn_like(state.error))
-    ages = _usual_ages(made.windows).to(device) if made.window_form == "histogram" else state.ages
-    total, before = torch.zeros_like(state.momentum), 0
-    for slot, age in reversed(Suffixes(state.error, ages).oldest_first()):
+        return state | {"error": torch.randn_like(state["error"])}
+    is_histogram = made.window_form == "histogram"
+    ages = _usual_ages(made.windows).to(device) if is_histogram else state["ages"]
+    total, before = torch.zeros_like(state["momentum"]), 0
+    for slot, age in reversed(Suffixes(state["error"], ages).oldest_first()):
         total += math.sqrt(age - before) * torch.randn_like(total)
-        state.error[slot], before = total, age
-    return state._replace(ages=ages)
+        state["error"][slot], before = total, age
+    return state | {"ages": ages}
 
 
 def _usual_ages(window: SlidingWindow) -> torch.Tensor:
@@ -74,14 +75,16 @@ def measured(rows: int, device: str, repeats: int) -> list[Row]:
     }
     seconds = medians(steps, device, repeats)
     peak = _peak_cuda if device == "cuda" else _peak_cpu
+    # Vanilla keeps a single sketch, without an age.
+    ages = {name: state.get("ages", torch.ones(1)) for name, state in states.items()}
     return [
         {
             "what": f"r={rows} {name}",
             "measured": f"{taken * 1e3:.1f} ms",
             "ratio": taken / seconds["vanilla"],
-            "tables": len(states[name].ages) or 1,
-            "searched": int((states[name].ages > 0).sum()) or 1,
-            "state_mb": 4 * states[name].error.numel() / MB,
+            "tables": len(ages[name]),
+            "searched": int((ages[name] > 0).sum()),
+            "state_mb": 4 * states[name]["error"].numel() / MB,
             "peak_mb": peak(steps[name]) / MB,
         }
         for name, taken in seconds.items()

@@ -26,7 +26,6 @@ from measure import environment
 from methods import CLIENTS, DOWN, METHODS, MOST_ROUNDS, TARGET, UP, candidates, run_settings
 
 from fetchsgd.flower.settings import read_settings
-from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 SEEDS = (1, 2)
@@ -43,13 +42,8 @@ def tried(name: str, settings: str, seed: int, limit: float) -> dict[str, Any]:
     """One run until the target; `seconds` is infinite where it is not reached."""
     config, _ = read_settings(run_settings(name, settings, seed, MOST_ROUNDS))
     run = Run(config)
-    rate = None if config.local.is_one_gradient else 1.0
-    steps = train_rounds(
-        run.start(), run.setup.rounds, run.setup.sampler.cohort, run.setup.rate, run.clients, run.method, run.setup.grid,
-        rate,
-    )  # fmt: skip
     row: dict[str, Any] = {"seconds": math.inf}
-    for training, _ in steps:
+    for training, _ in run.train(run.start()):
         accuracy, _ = run.evaluate(training.weights)
         up, down = training.ledger.wire_bytes
         seconds = predicted(training.round, up, down)

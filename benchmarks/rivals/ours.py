@@ -9,7 +9,6 @@ import setting
 import torch
 
 from fetchsgd.runs.settings import resolve
-from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 METHODS = {
@@ -29,13 +28,8 @@ def main(method: str) -> None:
         "local": {"epochs": 1 if method == "fedavg" else 0},
     }  # fmt: skip
     run = Run(resolve(given))
-    server_rate = 1.0 if method == "fedavg" else None
-    rounds = train_rounds(
-        run.start(), setting.WARM_UP + setting.ROUNDS, run.setup.sampler.cohort, run.setup.rate,
-        run.clients, run.method, run.setup.grid, server_rate,
-    )  # fmt: skip
     ends, weights = [], run.setup.model.weights()
-    for training, _ in rounds:
+    for training, _ in run.train(run.start(), setting.WARM_UP + setting.ROUNDS):
         ends.append(time.perf_counter())
         weights = training.weights
     module = setting.network()

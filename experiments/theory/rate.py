@@ -160,7 +160,8 @@ def train(wells: Wells, method: Method, rate: float, rounds: int, seed: int) -> 
         norms[t] = exact @ exact
         sampled = (exact + wells.noise(generator)).float()
         longest = max(longest, float(sampled.norm()))
-        update, state = method.step(method.compress(sampled), state, rate)
+        sent, state = method.step(method.message.compress(sampled), state, rate)
+        update = sent.update
         dense = (update.to_dense() if isinstance(update, SparseVector) else update).double()
         if shadow is not None and isinstance(method, FetchSGD):
             shadow.follow(sampled.double(), dense, method, rate)

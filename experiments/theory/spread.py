@@ -47,7 +47,6 @@ from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.randomness import torch_generator
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.theory import Certainty, Heaviness, TableSize, risk, smallest_table
-from fetchsgd.vector import SparseVector
 
 Form = Literal["overlapping", "histogram"]
 SEEDS = 3
@@ -153,9 +152,8 @@ def train(spread: Spread, setting: Setting, seed: int) -> Watch:
             gradient[place] += spread.size * (weights[place] - targets[place]).sign()
             gradients = [*gradients, gradient] if since else [gradient]
             watch.heaviness(gradients, place, ended=since == spread.burst - 1)
-        update, state = method.step(method.compress(gradient), state, 1.0)
-        assert isinstance(update, SparseVector)
-        sent = update.to_dense()
+        delivered, state = method.step(method.message.compress(gradient), state, 1.0)
+        sent = delivered.sparse.to_dense()
         weights -= sent
         watch.found |= (sent * targets < 0)[places]
         watch.noise_sent += int(((sent != 0) & (targets == 0)).sum())

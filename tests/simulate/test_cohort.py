@@ -1,16 +1,17 @@
 """A cohort done at once equals one client after another, with unequal clients."""
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fetchsgd.quantisers.upload import Upload
 
-from fetchsgd.methods import LocalTopK, Memory
+from fetchsgd.methods import Dice, LocalTopK
+from fetchsgd.quantisers import Bits
+from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
+from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
 NAME = {"task": {"name": "tinytask:tiny"}}
 COHORT = np.array([7, 2, 9, 4, 0])
@@ -79,9 +80,10 @@ def test_equals_client_by_client(method, sets, averaging):
         expected = shares(run) @ sent
         assert int(merged.numbers_up) == int((sent != 0).sum())
     else:
-        each = torch.stack([run.method.compress(v.contiguous()) for v in vectors])
+        message = run.method.message
+        each = torch.stack([message.compress(v.contiguous()) for v in vectors])
         expected = torch.tensordot(shares(run), each, dims=1)
-        assert merged.numbers_up == len(COHORT) * run.method.numbers_up
+        assert merged.numbers_up == len(COHORT) * message.numbers
     torch.testing.assert_close(merged.mean, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(merged.loss, shares(run) @ losses, rtol=1e-4, atol=1e-5)
 
@@ -125,33 +127,36 @@ def test_local_error_returns_what_was_not_sent():
     run = make("local_topk", "local_error=true", "k=10")
     training = run.start()
     weights, memory = training.weights, training.memory
-    given = torch.zeros_like(memory.error)
-    sent = torch.zeros_like(memory.error)
+    error = memory["error"]  # updated in place
+    given, sent = torch.zeros_like(error), torch.zeros_like(error)
     for round in range(4):
         vectors, _ = naive_vectors(run, weights)
         given[COHORT] += vectors
-        before = memory.error[COHORT].clone()
+        before = error[COHORT].clone()
         run.cohort(weights, COHORT, 0.1, round, memory)
-        sent[COHORT] += before + vectors - memory.error[COHORT]
-    torch.testing.assert_close(sent + memory.error, given, rtol=1e-4, atol=1e-5)
-    assert ((memory.error[COHORT] == 0).sum(dim=1) >= 10).all()
+        sent[COHORT] += before + vectors - error[COHORT]
+    torch.testing.assert_close(sent + error, given, rtol=1e-4, atol=1e-5)
+    assert ((error[COHORT] == 0).sum(dim=1) >= 10).all()
 
 
-def choose_by_indices(method, upload, vectors, shares, clients, round, memory):
+def choose_by_indices(method, vectors, shares, clients, dice, memory):
     """The same by sorted indices, one coordinate after another added to the sum."""
     momentum = vectors
     if memory is not None and method.local_momentum:
-        momentum = method.local_momentum * memory.momentum[clients] + vectors
+        momentum = method.local_momentum * memory["momentum"][clients] + vectors
     error = momentum
     if memory is not None and method.local_error:
-        error = memory.error[clients] + momentum
+        error = memory["error"][clients] + momentum
     order = error.abs().sort(dim=1, descending=True, stable=True).indices
     indices = order[:, : method.k].sort(dim=1).values
     values = error.gather(1, indices)
     if memory is not None:
-        memory.momentum[clients] = momentum.scatter(1, indices, 0)
-        memory.error[clients] = error.scatter(1, indices, 0)
-    sent, bytes = upload.send_chosen(method.dim, values, clients, round)
+        memory["momentum"][clients] = momentum.scatter(1, indices, 0)
+        memory["error"][clients] = error.scatter(1, indices, 0)
+    rounded = dice.quantiser.round_rows(values, dice.key, clients)
+    sent = rounded.dequantise()
+    positions = position_bytes(method.dim, torch.tensor([method.k]))[0]
+    bytes = len(values) * (HEADER_BYTES + positions) + rounded.section_bytes().sum()
     total = torch.zeros(method.dim)
     total.index_add_(0, indices.flatten(), (sent * shares[:, None]).flatten())
     return total, (values != 0).sum(), bytes
@@ -178,19 +183,21 @@ def random_vectors(seed, dim):
     ids=str,
 )
 def test_choosing_by_masks_equals_choosing_by_indices(local, k, bits):
-    method, upload = LocalTopK(1000, k, **local), Upload(bits, seed=4)
-    cohort = replace(make("local_topk").clients, method=method, upload=upload)
-    memory = Memory(torch.zeros(12, 1000), torch.zeros(12, 1000)) if local else None
+    method = LocalTopK(1000, k, **local)
+    memory = method.message.first_memory(12, torch.device("cpu"))
+    assert (memory is not None) == bool(local)
     expected_memory = copy.deepcopy(memory)
     shares, clients = torch.tensor([0.3, 0.1, 0.2, 0.15, 0.25]), torch.from_numpy(COHORT)
     for round in range(3):
         given = random_vectors(round, 1000)
-        total, numbers, bytes = cohort._choose_each(given, shares, clients, round, memory)
+        dice = Dice(Bits(bits), number(4, "quantise", round))
+        total, numbers, bytes = method.message.merge(given, shares, clients, dice, memory)
         assert torch.equal(given, random_vectors(round, 1000))
-        expected = choose_by_indices(method, upload, given, shares, clients, round, expected_memory)
+        expected = choose_by_indices(method, given, shares, clients, dice, expected_memory)
         torch.testing.assert_close(total, expected[0], rtol=1e-5, atol=1e-6)
         assert numbers == expected[1]
         assert bytes == expected[2]
         if memory is not None:
-            assert torch.equal(memory.momentum, expected_memory.momentum)
-            assert torch.equal(memory.error, expected_memory.error)
+            assert memory.keys() == expected_memory.keys() == {"momentum", "error"}
+            for name, rows in memory.items():
+                assert torch.equal(rows, expected_memory[name])

@@ -78,7 +78,7 @@ def test_rounds_and_runs_draw_apart(method, sets):
     first, again, later = (run.cohort(at, COHORT, 0.1, round, None).loss for round in (3, 3, 4))
     assert first == again
     assert first != later
-    assert other.clients(at, COHORT, 0.1, 3, None).loss != first
+    assert other.cohort(at, COHORT, 0.1, 3, None).loss != first
 
 
 def test_chunks_of_a_cohort_draw_apart(monkeypatch):

@@ -14,22 +14,13 @@ from waiting import nothing_waits
 from fetchsgd.clients import trainer as trainers
 from fetchsgd.clients.graphs import uncollected
 from fetchsgd.runs.settings import resolve
-from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 
 
 def train(method, *sets, rounds=8, task="digits"):
     given = {"task": {"name": task}, "method": {"name": method}}
     run = Run(resolve(given, ["device=cuda", *sets]))
-    steps = train_rounds(
-        run.start(),
-        rounds,
-        run.setup.sampler.cohort,
-        run.setup.rate,
-        run.clients,
-        run.method,
-        run.setup.grid,
-    )
+    steps = run.train(run.start(), rounds)
     trained = [(training.weights, merged.loss) for training, merged in steps]
     return torch.stack([w for w, _ in trained]), torch.stack([loss for _, loss in trained])
 
@@ -78,11 +69,7 @@ def test_clients_of_many_sizes(method, monkeypatch):
 )
 def test_nothing_in_a_round_waits_for_the_device(method, sets):
     run = Run(resolve({"method": {"name": method}}, ["device=cuda", *sets]))
-    server_rate = None if run.config.local.is_one_gradient else 1.0
-    steps = train_rounds(
-        run.start(), run.setup.rounds, run.setup.sampler.cohort, run.setup.rate, run.clients, run.method, run.setup.grid,
-        server_rate,
-    )  # fmt: skip
+    steps = run.train(run.start())
     for _ in range(3):  # in which things are made that last
         next(steps)
     with nothing_waits():

@@ -26,7 +26,7 @@ def test_each_client_rounds_its_own_payload(method, bits):
     merged = run.cohort(weights, COHORT, 0.1, round, None)
     expected = torch.zeros_like(merged.mean)
     for client in COHORT:
-        alone = make(method).clients(weights, np.array([client]), 0.1, round, None).mean
+        alone = make(method).cohort(weights, np.array([client]), 0.1, round, None).mean
         cells, places = alone.flatten(), slice(None)
         if method == "local_topk":
             places = cells.nonzero().squeeze(1)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fetchsgd.runs.settings import resolve
-from fetchsgd.server.rounds import train_rounds
 from fetchsgd.simulate import Run
 from fetchsgd.wire import decode, encode
 
@@ -50,10 +49,7 @@ def test_counted_bytes_are_those_of_all_messages_of_a_run(method, sets):
             sent = encode(message)
             up += len(sent)
         assert decode(sent).round == round
-        steps = train_rounds(
-            training, round + 1, run.clients, run.setup.rate, run.method, run.setup.grid
-        )
-        training, _ = next(iter(steps))
+        training, _ = next(run.train(training))
     counted = training.ledger.wire_bytes
     assert counted.up == pytest.approx(up, rel=0.005)
     assert counted.down == pytest.approx(down, rel=0.005)
