@@ -67,7 +67,9 @@ class Server:
         if answer is not None:
             message.add(total, message.read(decode(answer.payload)), 1.0)
             clients.append(ME)
-        noise = torch.randn(message.shape, generator=torch.Generator().manual_seed(int(answer is None)))
+        noise = torch.randn(
+            message.shape, generator=torch.Generator().manual_seed(int(answer is None))
+        )
         mean = (total.float() + 0.01 * noise) / len(clients)
         merged = Merged(mean, np.array(clients), 0, 0.0, torch.tensor(0.0))
         self.training = after_round(self.training, merged, 0.1, setup.method, setup.grid)
