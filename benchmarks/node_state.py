@@ -33,7 +33,7 @@ FORKED = 0.5  # seconds: what lives no longer was seen between fork and exec, an
 
 
 def wide(seed: int = 0) -> Task:  # noqa: ARG001
-    """Four examples of nothing, for a model of WIDTH² weights and some."""
+    """Four examples that are all zeros, for a model of WIDTH² weights and WIDTH biases."""
     inputs, targets = torch.zeros(4, WIDTH), torch.zeros(4, dtype=torch.int64)
     return Task(
         name="wide",

@@ -15,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def set_up(task: str, method: str, *settings: str) -> Run:
 
 
 def milliseconds(
-    each: dict[str, Iterator[object]], rounds: int, groups: int = 5
+    each: Mapping[str, Iterator[object]], rounds: int, groups: int = 5
 ) -> dict[str, float]:
     """Of a round by the clock: medians over groups of rounds, taken in turn."""
     taken: dict[str, list[float]] = {name: [] for name in each}
