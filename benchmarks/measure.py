@@ -20,7 +20,7 @@ Name = TypeVar("Name", bound=Hashable)
 def medians(
     functions: Mapping[Name, Callable[[], object]], device: str, repeats: int
 ) -> dict[Name, float]:
-    """Median seconds of each function, called in turn so that all meet the same neighbours."""
+    """Median seconds of each, called in turn, so that other load slows all of them alike."""
     for function in functions.values():
         function()
     times: dict[Name, list[float]] = {name: [] for name in functions}

@@ -108,7 +108,7 @@ def small_language_model() -> nn.Module:
 
 
 def set_up(task: str, method: str, *settings: str) -> Run:
-    # A rate at which nothing happens, so that random data cannot lead anywhere.
+    # A rate so small that training on random data cannot diverge.
     fixed = ("device=cuda", "epochs=100", "sampling=uniform", "schedule.kind=constant",
              "schedule.peak=1e-6")  # fmt: skip
     given = {"task": {"name": f"paper_tasks:{task}"}, "method": {"name": method}}
@@ -177,7 +177,7 @@ def compression_share(task: str, run: Run, round: float) -> Row:
 
 
 def other_methods(task: str, settings: dict[str, tuple[str, ...]], rounds: int) -> list[Row]:
-    """For information."""
+    """Rounds of other methods, for information."""
     rows = []
     for method, own in settings.items():
         run = set_up(task, method, *own)

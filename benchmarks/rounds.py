@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained on a device, and what we ask of it."""
+    """What is trained on a device, and the targets for it."""
 
     task: str
     settings: tuple[str, ...]

@@ -53,7 +53,7 @@ PROGRAMS = {
     "flower-superexec": "helper",  # Flower's: starts processes, one beside each of the others
     "flwr-clientapp": "client",  # ours, for the time of a message
 }
-OWN = ("Anonymous", "SwapPss")  # of what the kernel tells about a process
+OWN = ("Anonymous", "SwapPss")  # fields of smaps_rollup
 Samples = dict[str, dict[int, float]]  # process -> round -> MB
 
 
@@ -118,7 +118,7 @@ def watch(federation: Federation, out: Path, limit: float) -> Samples:
 
 
 def judge(samples: Samples, rounds: int) -> list[dict[str, Any]]:
-    """A row for each process that lives on from round to round."""
+    """A row for each process that lives for the whole run."""
     rows = []
     for name, series in sorted(samples.items()):
         kind = name.split()[0]

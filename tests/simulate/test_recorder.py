@@ -66,7 +66,7 @@ def test_train_loss_is_the_mean_since_the_last_evaluation(whole):
 
 
 def assert_recorded_as(whole, folder, result):
-    """All numbers of all lines and of the result; only the clock is its own."""
+    """All numbers of all lines and of the result are equal; only the seconds differ."""
     _, expected, expected_result, _ = whole
     found = lines(folder)
     assert list(map(timeless, found)) == list(map(timeless, expected))
@@ -77,8 +77,8 @@ def assert_recorded_as(whole, folder, result):
 
 @pytest.mark.parametrize("every", [3, 4, 5])
 @pytest.mark.parametrize("stop_at", [1, 4, 6, 8, 11, 12])
-def test_stopped_by_whoever_watches(whole, stop_at, every, tmp_path):
-    """In rounds with an evaluation that is due, before it, and in others."""
+def test_stopped_by_the_watcher(whole, stop_at, every, tmp_path):
+    """Before an evaluation that is due, and in other rounds."""
     sets = (*DIAGNOSED, f"checkpoint_every={every}")
     with pytest.raises(StopError):
         execute(make(whole[0], *sets), tmp_path / "run", stop_at=stop_at)
@@ -117,7 +117,7 @@ def test_stopped_inside_an_evaluation(whole, tmp_path):
 
 
 def test_stopped_between_a_line_and_its_checkpoint(whole, tmp_path, monkeypatch):
-    """The line is there, the checkpoint is of before: it must not be written twice."""
+    """The checkpoint is older than the line, which must not be logged twice."""
     sets = (*DIAGNOSED, "checkpoint_every=4")
     save = CheckpointWriter.save
 
