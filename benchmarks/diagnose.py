@@ -3,9 +3,9 @@
     python benchmarks/diagnose.py --device cpu  --out benchmarks/results/diagnose-cpu.json
     python benchmarks/diagnose.py --device cuda --out benchmarks/results/diagnose-cuda.json
 
-Timed are as many rounds at a time as lie between two measurements of all quantities, since the
-rounds that measure are the dear ones. With and without take their rounds in turn. On a CPU the time
-is that of the process, so that neighbours on shared cores do not count. `exact` carries dense
+A timing covers all rounds from one measurement of all quantities to the next, since rounds that
+measure cost more than others. Runs with and without diagnosis take their rounds in turn. On a CPU
+it is the time of the process, so that others on shared cores do not count. `exact` carries dense
 momentum and error beside FetchSGD, as for models up to 2^24 weights; `estimated` does not. The work
 is that of benchmarks/rounds.py: digits on a CPU, a network of ResNet9's size on a GPU.
 """
@@ -41,7 +41,7 @@ CASES = {  # name: method, options of its own, exact
 
 
 def rounds_of(run: Run) -> Iterator[object]:
-    """Algorithm 1's loop; what is noted is thrown away, as an evaluation would read it."""
+    """A run's rounds. Its notes are dropped from time to time, as an evaluation does."""
     for step in run.train(run.start()):
         if run.diagnosis is not None and run.diagnosis.round % 100 == 0:
             run.diagnosis.book.pages.clear()
@@ -75,7 +75,7 @@ def estimating(run: Run) -> None:
 
 
 def process_medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """As `medians`, by the time that the process has had."""
+    """As `medians`, by the CPU time of this process."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name, function in functions.items():

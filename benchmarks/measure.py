@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 import fetchsgd
 from fetchsgd.runs.environment import commit, hardware, versions
 
+Name = TypeVar("Name", bound=Hashable)
+
 
 def medians(
-    functions: dict[str, Callable[[], object]], device: str, repeats: int
-) -> dict[str, float]:
-    """Median seconds of each function, called in turn so that all meet the same neighbours."""
+    functions: Mapping[Name, Callable[[], object]], device: str, repeats: int
+) -> dict[Name, float]:
+    """Median seconds of each, called in turn, so that other load slows all of them alike."""
     for function in functions.values():
         function()
-    times: dict[str, list[float]] = {name: [] for name in functions}
+    times: dict[Name, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
             times[name].append(_seconds(function, device))

@@ -1,4 +1,4 @@
-"""What a client's state costs a message: in Flower's memory, or in a folder of the node's own.
+"""What a client's state costs per message: in Flower's memory, or in a folder of the node.
 
     python benchmarks/node_state.py --out benchmarks/results/node-state-cpu.json
 
@@ -29,11 +29,11 @@ from fetchsgd.tasks import ClientData, Task, cross_entropy, is_correct
 APP = Path(__file__).parents[1] / "examples/flower_app"
 WIDTH = 5000
 LIMIT = 900.0  # seconds
-FORKED = 0.5  # seconds: what lives no longer was seen between fork and exec, and is no ClientApp
+FORKED = 0.5  # seconds: shorter lives are of processes seen between fork and exec, no ClientApps
 
 
 def wide(seed: int = 0) -> Task:  # noqa: ARG001
-    """Four examples of nothing, for a model of WIDTH² weights and some."""
+    """Four examples that are all zeros, for a model of WIDTH² weights and WIDTH biases."""
     inputs, targets = torch.zeros(4, WIDTH), torch.zeros(4, dtype=torch.int64)
     return Task(
         name="wide",

@@ -15,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def small_language_model() -> nn.Module:
 
 
 def set_up(task: str, method: str, *settings: str) -> Run:
-    # A rate at which nothing happens, so that random data cannot lead anywhere.
+    # A rate so small that training on random data cannot diverge.
     fixed = ("device=cuda", "epochs=100", "sampling=uniform", "schedule.kind=constant",
              "schedule.peak=1e-6")  # fmt: skip
     given = {"task": {"name": f"paper_tasks:{task}"}, "method": {"name": method}}
@@ -116,7 +116,7 @@ def set_up(task: str, method: str, *settings: str) -> Run:
 
 
 def milliseconds(
-    each: dict[str, Iterator[object]], rounds: int, groups: int = 5
+    each: Mapping[str, Iterator[object]], rounds: int, groups: int = 5
 ) -> dict[str, float]:
     """Of a round by the clock: medians over groups of rounds, taken in turn."""
     taken: dict[str, list[float]] = {name: [] for name in each}
@@ -177,7 +177,7 @@ def compression_share(task: str, run: Run, round: float) -> Row:
 
 
 def other_methods(task: str, settings: dict[str, tuple[str, ...]], rounds: int) -> list[Row]:
-    """For information."""
+    """Rounds of other methods, for information."""
     rows = []
     for method, own in settings.items():
         run = set_up(task, method, *own)

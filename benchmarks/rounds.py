@@ -15,11 +15,12 @@ import argparse
 import ctypes
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 # Where others share the cores, threads that spin while they wait make a round tens of times slower.
 # Threads that sleep instead slow down small batches on several threads, so what works on small
@@ -28,7 +29,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 import numpy as np
 import torch
-from measure import environment, medians, report
+from measure import Name, environment, medians, report
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained on a device, and what we ask of it."""
+    """What is trained on a device, and the targets for it."""
 
     task: str
     settings: tuple[str, ...]
@@ -108,7 +109,8 @@ class Residual(nn.Module):
         self.inner = nn.Sequential(convolution(width, width), convolution(width, width))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.inner(inputs)
+        sum: Tensor = inputs + self.inner(inputs)
+        return sum
 
 
 def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str, ...] = ()) -> Run:
@@ -118,12 +120,9 @@ def set_up(task: str, method: str, device: str, cohort: int, settings: tuple[str
     return Run(resolve({"task": {"name": task}, "method": {"name": method}}, [*fixed, *settings]))
 
 
-Name = TypeVar("Name")
-
-
-def timed(each: dict[Name, Iterator[object]], device: str, repeats: int) -> dict[Name, float]:
+def timed(each: Mapping[Name, Iterator[object]], device: str, repeats: int) -> dict[Name, float]:
     """Median seconds of a round of each, taken in turn."""
-    steps = {name: lambda r=rounds: next(r) for name, rounds in each.items()}
+    steps = {name: partial(next, rounds) for name, rounds in each.items()}
     for step in steps.values():
         for _ in range(3):
             step()
@@ -310,7 +309,8 @@ def take(rounds: Iterator[object], count: int) -> None:
 def held(device: str) -> int:
     """Bytes that the process holds, on the host and on the device."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what is freed but kept would hide growth, or feign it
+    # Memory that is freed but not given back would hide growth, or look like it.
+    ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     resident = pages * 4096
     if device == "cuda":

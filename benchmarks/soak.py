@@ -1,17 +1,17 @@
-"""A long run of a federation on this machine: does anybody's memory grow?
+"""A long run of a federation on this machine: does the memory of any process grow?
 
     make soak-federation          (20 SuperNodes, 100 rounds: some 20 minutes on two cores)
 
 A SuperLink, SuperNodes and their helpers run as they would on many machines; a few clients take
 part in each round, one more is asked than is waited for. Every other node keeps its state in a
-folder. All along /proc says how much memory each process has of its own (anonymous pages, in
-memory or swapped out; pages of files are not counted: they come and go with who else has them).
+folder. The memory of each process is read from /proc (anonymous pages, in memory or swapped out;
+pages of files are not counted, since other processes share them).
 
-Flat means: over the last half of the rounds the memory of a process rises by less than LIMITS
-allow, as Theil and Sen's slope has it (the median over all pairs of samples, which a few large
-replies do not move). The command fails where that is not so. The first half is for warming up: a
-node is asked once in five rounds, so it takes some fifty until it has done everything a few times.
-The limits are below what a process would lose by forgetting to free one payload a message.
+Memory is flat if over the last half of the rounds it rises by less than LIMITS, by the Theil-Sen
+slope (the median over all pairs of samples, which a few large replies do not move). The command
+fails if the memory of some process is not. The first half is for warming up: a node is asked once
+in five rounds, so it takes some fifty until it has done everything a few times. The limits are
+below what a process would lose if it failed to free one payload per message.
 
     python benchmarks/soak.py --judge benchmarks/results/soak.json    (judges recorded curves)
 """
@@ -53,7 +53,7 @@ PROGRAMS = {
     "flower-superexec": "helper",  # Flower's: starts processes, one beside each of the others
     "flwr-clientapp": "client",  # ours, for the time of a message
 }
-OWN = ("Anonymous", "SwapPss")  # of what the kernel tells about a process
+OWN = ("Anonymous", "SwapPss")  # fields of smaps_rollup
 Samples = dict[str, dict[int, float]]  # process -> round -> MB
 
 
@@ -83,7 +83,7 @@ def memory(pid: int) -> float | None:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Theil and Sen's: the median over all pairs."""
+    """Theil-Sen: the median over all pairs."""
     return statistics.median((y - v) / (x - u) for (u, v), (x, y) in combinations(points, 2))
 
 
@@ -118,7 +118,7 @@ def watch(federation: Federation, out: Path, limit: float) -> Samples:
 
 
 def judge(samples: Samples, rounds: int) -> list[dict[str, Any]]:
-    """A row for each process that lives on from round to round."""
+    """A row for each process that lives for the whole run."""
     rows = []
     for name, series in sorted(samples.items()):
         kind = name.split()[0]
@@ -129,8 +129,8 @@ def judge(samples: Samples, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def tell(rows: list[dict[str, Any]]) -> None:
-    print("\nMB in 100 rounds, by Theil and Sen's slope")
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print("\nMB in 100 rounds, by the Theil-Sen slope")
     print(f"{'':<12}{'processes':>10}{'own now':>10}{'median':>10}{'largest':>10}{'limit':>8}")
     for kind, limit in LIMITS.items():
         of = [row for row in rows if row["kind"] == kind]
@@ -189,23 +189,23 @@ def run(folder: Path, nodes: int, rounds: int, limit: float) -> tuple[Samples, d
         federation.start_run(APP, settings)
         samples = watch(federation, out, limit)
         if not (out / "result.json").exists():
-            sys.exit(f"the run has not ended well:\n{federation.log('run')[-4000:]}")
+            sys.exit(f"the run has left no result:\n{federation.log('run')[-4000:]}")
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     return samples, result
 
 
 def rejudge(path: Path) -> None:
-    """Tell and write what the recorded curves come to by today's LIMITS."""
+    """Judge recorded curves by the current LIMITS, and write the verdict beside them."""
     content = json.loads(path.read_text())
     samples: Samples = {name: dict(points) for name, points in content["own_mb"].items()}
     content["limits_mb_in_100_rounds"] = LIMITS
     content["processes"] = judge(samples, content["rounds"])
-    tell(content["processes"])
+    print_table(content["processes"])
     path.write_text(json.dumps(content) + "\n")
-    finish(content["processes"])
+    exit_if_growing(content["processes"])
 
 
-def finish(rows: list[dict[str, Any]]) -> None:
+def exit_if_growing(rows: list[dict[str, Any]]) -> None:
     if not all(row["flat"] for row in rows):
         sys.exit("memory grows: see above")
 
@@ -228,7 +228,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fetchsgd-soak-") as folder:
         samples, result = run(Path(folder), given.nodes, given.rounds, given.limit)
     rows = judge(samples, given.rounds)
-    tell(rows)
+    print_table(rows)
     curves = {
         name: [[done, round(mb, 2)] for done, mb in series.items()]
         for name, series in samples.items()
@@ -250,7 +250,7 @@ def main() -> None:
     draw(samples, given.out.with_suffix(".png"))
     if result["rounds"] != given.rounds:
         sys.exit("rounds are missing: see above")
-    finish(rows)
+    exit_if_growing(rows)
 
 
 if __name__ == "__main__":

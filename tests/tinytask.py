@@ -1,4 +1,4 @@
-"""A task small enough to check by hand: unequal clients, a linear model and one with a bend."""
+"""A task small enough to check by hand: clients of unequal size and a network of 75 weights."""
 
 from __future__ import annotations
 

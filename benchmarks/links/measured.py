@@ -48,16 +48,16 @@ def wait(condition: Callable[[], bool], what: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise UserError(f"waited {seconds:g} s in vain for {what}")
+            raise UserError(f"waited {seconds:g} s for {what}, without success")
         time.sleep(LOOK)
 
 
 def train(
     federation: Federation, links: Links, settings: Mapping[str, Any], out: Path, target: float
 ) -> tuple[dict[str, Any], Traffic]:
-    """Run until a round reaches the target, or to the end; its line, and what has passed by then.
+    """Run until a round reaches the target, or to the end; its line, and the traffic by then.
 
-    Counted is from the moment at which the run is submitted: introductions are part of it.
+    Traffic counts from the moment at which the run is submitted, so it includes introductions.
     """
     before = links.traffic()
     shared = {"federation.out": str(out), "federation.clients": links.count}
@@ -94,11 +94,11 @@ def measure(
         if idle_seconds:
             row["idle"] = idle(links, idle_seconds)
         line, passed = train(federation, links, settings, Path(folder) / "run", target)
-    return row | told(line, passed)
+    return row | as_row(line, passed)
 
 
-def told(line: Mapping[str, Any], passed: Traffic) -> dict[str, Any]:
-    """Bytes of all clients, each way: as frames, without their headers, as payloads, as planned."""
+def as_row(line: Mapping[str, Any], passed: Traffic) -> dict[str, Any]:
+    """Bytes of all clients, each way: frames, without headers, payloads, and as the ledger has."""
     row = {key: line[key] for key in ("round", "accuracy", "seconds")}
     row |= {name: line[f"federation/{name}"] for name in ("asked", "replies", "failed")}
     for way, name, frames in (("up", "upload", passed.up), ("down", "download", passed.down)):

@@ -27,7 +27,7 @@ HEADER_BYTES = 66  # Ethernet 14, IP 20, TCP 20 with time stamps 12
 
 
 class LinksError(Exception):
-    """Such links cannot be had here; says why."""
+    """Such links cannot be made here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Traffic:
 
 
 class Links:
-    """As many links as clients, each with its own limit; gone at the end."""
+    """As many links as clients, each with its own limit; removed at the end."""
 
     def __init__(self, count: int, up: str = "1mbit", down: str = "10mbit") -> None:
         if not 1 <= count <= MOST:
@@ -127,7 +127,7 @@ def near_end(link: int, process: int | None = None) -> str:
 
 
 def clear(device: str, name: str) -> None:
-    """End a link, whatever there is of it."""
+    """Remove a link and its namespace, as far as they exist."""
     if Path("/sys/class/net", device).exists():
         run("ip", "link", "delete", device)
     if Path("/run/netns", name).exists():
@@ -135,7 +135,7 @@ def clear(device: str, name: str) -> None:
 
 
 def sweep() -> None:
-    """Clear away what a benchmark that was killed has left."""
+    """Remove what a benchmark that was killed has left behind."""
     for path in Path("/run/netns").glob(f"{PREFIX}*"):
         found = re.fullmatch(rf"{PREFIX}(\d+)-(\d+)", path.name)
         if found and not Path("/proc", found[1]).exists():

@@ -42,7 +42,7 @@ IDLE_SECONDS = 30.0
 
 
 def measure_all(names: list[str], out: Path | None) -> dict[str, Any]:
-    """One method after another, over the same links; what there is so far is written down."""
+    """One method after another, over the same links; results are written after each."""
     chosen = json.loads(TUNED.read_text())["chosen"]
     about = environment("cpu") | {"flwr": importlib.metadata.version("flwr")}
     found: dict[str, Any] = {"about": about, "target": TARGET, "clients": CLIENTS, "rows": []}

@@ -32,7 +32,7 @@ def alone(row: Mapping[str, Any]) -> float:
 
 
 def times(found: Found) -> list[list[str]]:
-    """A line a method."""
+    """One line per method."""
     return [
         [
             row["method"],
@@ -48,7 +48,7 @@ def times(found: Found) -> list[list[str]]:
 
 
 def bytes(found: Found) -> list[list[str]]:
-    """A line a method and direction."""
+    """One line per method and direction."""
     lines = []
     for row in found["rows"]:
         for way in ("up", "down"):

@@ -121,7 +121,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name, for what lives in __main__ travels to the actors by value each time.
+    # Under its own name: what is defined in __main__ is sent to the actors by value each time.
     import flower
 
     flower.main()

@@ -14,7 +14,7 @@ What makes it fair:
   thread and with two, and in two processes of one thread; the target is for the fastest of these.
 - All are run one after another, then all again; a row is the median over these repeats.
 
-FetchSGD is shown beside FedAvg because it is what we are for. Its clients send one gradient, which
+FetchSGD is shown beside FedAvg as the method of this library. Its clients send one gradient, which
 takes a client the same work as one step; its loss is another, for its server has momentum.
 """
 

@@ -148,10 +148,12 @@ def test_its_own_messages_are_accepted(message):
         received(message, written(message, bits), Bits(bits))
 
 
-@THREE
+@pytest.mark.parametrize("message", [SKETCH, DENSE, ChosenMessage(60, k=60)], ids=str)
 def test_another_kind_is_refused(message):
-    for other in (SKETCH, DENSE, CHOSEN):
-        if other is not message:
+    """All of the same dim, and of as many numbers."""
+    for other in (SKETCH, DENSE, ChosenMessage(60, k=60)):
+        assert other.numbers == 60
+        if type(other) is not type(message):
             assert refused(message, written(other)) == "shape"
     assert refused(message, WholeModel(Floats(torch.ones(60)), ROUND)) == "shape"
 

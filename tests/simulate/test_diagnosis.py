@@ -1,4 +1,4 @@
-"""Runs with diagnosis: the same training, what they leave, and going on after a stop."""
+"""Runs with diagnosis: the same training, what they record, and resuming."""
 
 import json
 
@@ -105,6 +105,6 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
         ("fetchsgd", ("diagnose=1",), "train.diagnose must be true or false, got 1"),
     ],
 )
-def test_settings_that_cannot_be_get_a_sentence(method, sets, sentence):
+def test_impossible_settings_get_a_sentence(method, sets, sentence):
     with pytest.raises(UserError, match=sentence):
         make(method, *sets)

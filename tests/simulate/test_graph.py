@@ -41,7 +41,7 @@ def test_recorded_equals_launched_one_by_one(method):
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["uncompressed", "local_topk", "fedavg"])
 def test_clients_of_many_sizes(method, monkeypatch):
-    """Filled up to a few shapes, for the cohort as one batch and for one client after another."""
+    """Padded to a few shapes, for the cohort as one batch and for one client after another."""
     monkeypatch.setattr(trainers, "LARGE_CLIENT", 0)
     sets = ("local.epochs=2", "local.batch_size=2") if method == "fedavg" else ()
     recorded, losses = train(method, *sets, task="tinytask:tiny")
@@ -87,7 +87,7 @@ DRAWING = "randommodels:task"
 @pytest.mark.parametrize("model", ["layered", "functional", "skipping", "always"])
 @pytest.mark.parametrize("method", ["uncompressed", "local_topk"])
 def test_recorded_draws_are_those_of_launched_passes(method, model, monkeypatch):
-    """As one batch, and one client after another; filling up would change who draws what."""
+    """As one batch, and one client after another; padding would change who draws what."""
     monkeypatch.setattr(trainers, "LARGE_CLIENT", 0)
     monkeypatch.setattr("fetchsgd.clients.gathering.rounded_up", lambda count: count)
     sets = (f"task.model={model}",)

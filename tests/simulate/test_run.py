@@ -114,8 +114,8 @@ def command(folder, *more):
     ]  # fmt: skip
 
 
-def test_killed_processes_go_on_where_they_were(tmp_path):
-    """kill -9 at several moments of real processes, then to the end: the same bits."""
+def test_killed_processes_resume_to_bit_identical_weights(tmp_path):
+    """kill -9 at several moments of real processes, then to the end."""
     environment = os.environ | {"PYTHONPATH": TESTS, "OMP_NUM_THREADS": "1"}
     subprocess.run(command(tmp_path / "whole"), check=True, env=environment, capture_output=True)
     kills = 0
@@ -209,7 +209,7 @@ def test_a_run_that_has_diverged_is_not_resumed(tmp_path):
 
 
 def strict_json(path):
-    """Without NaN and infinity, which are no JSON."""
+    """Without NaN and infinity, which are not JSON."""
 
     def refuse(word):
         raise AssertionError(f"{word} in {path}")
@@ -221,7 +221,7 @@ def strict_json(path):
 
 @pytest.mark.parametrize("peak", [1e25, 1e6])
 def test_a_blow_up_in_the_last_round_is_no_end(peak, tmp_path):
-    """Only the weights show it, to NaN or to something useless: a round's loss is from before."""
+    """Only the weights show it: a round's loss is from before its update."""
     sets = ("epochs=1", "clients_per_round=12", "kind=piecewise")
     tame, wild = (f"points=[[0, {p}], [1, {p}]]" for p in (1e-3, peak))
     make("uncompressed", *sets, tame).execute(tmp_path / "tame")
