@@ -12,7 +12,7 @@ from fetchsgd.diagnose.cells import Cells
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Sketched
 from fetchsgd.methods import FetchSGD, TrueTopK
-from fetchsgd.methods.delivery import EXACTLY, Delivered, values_of, with_values
+from fetchsgd.methods.delivery import IDENTITY, Delivered, values_of, with_values
 from fetchsgd.sketch import CountSketch
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ class Halves:
 halves = Halves()
 
 
-def train(method, given, deliver=EXACTLY):
+def train(method, given, deliver=IDENTITY):
     """The states and updates of a plain run, beside which the oracles compute."""
     state, history = method.init(CPU), []
     for gradient in given:
@@ -62,7 +62,7 @@ def train(method, given, deliver=EXACTLY):
     return history
 
 
-def noted(method, given, deliver=EXACTLY, **options):
+def noted(method, given, deliver=IDENTITY, **options):
     """What is measured in every round, and the last state."""
     watched = Diagnosed(method, every=1, **options)
     state, found = watched.init(CPU), []
@@ -124,7 +124,7 @@ def oracle_q(method, given, history, wanted=None):
                 u[i] = 0
 
 
-@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [IDENTITY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("method", methods(), ids=str)
 def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
     given, wanted = gradients(), []
@@ -145,7 +145,7 @@ def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
     assert_close(column(found, "contraction"), contractions, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [IDENTITY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("reset", ["zero", "subtract"])
 @pytest.mark.filterwarnings("ignore:method.error_reset")
 def test_with_one_row_the_shadow_is_what_the_method_has_sketched(reset, deliver):
@@ -324,7 +324,7 @@ def test_shares_of_nothing_are_left_out_of_the_mean():
     assert watched.book.means() == {}
 
 
-@pytest.mark.parametrize("deliver", [EXACTLY, halves], ids=["exactly", "grid"])
+@pytest.mark.parametrize("deliver", [IDENTITY, halves], ids=["exactly", "grid"])
 @pytest.mark.parametrize("method", methods(), ids=str)
 def test_looking_on_changes_no_bit(method, deliver):
     given = gradients()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
-from fetchsgd.server.grids import GRIDS, Held, StepGrid
+from fetchsgd.server.grids import GRIDS, HeldVersion, StepGrid
 from fetchsgd.server.grids.steps import STEP_BITS, step_sizes
 from fetchsgd.vector import FlatModel, SparseVector
 from fetchsgd.wire import Floats, Integers, SparseUpdate
@@ -193,7 +193,7 @@ def test_which_updates_fit(name):
         values = Integers(torch.tensor([1])) if name == "steps" else Floats(torch.ones(1))
         return SparseUpdate(len(origin), torch.tensor([0]), values, to, since)
 
-    held = Held(4, torch.zeros(len(origin), dtype=grid.held_dtype))
+    held = HeldVersion(4, torch.zeros(len(origin), dtype=grid.held_dtype))
     assert grid.fits(None, update(0, 5))
     assert not grid.fits(None, update(3, 5))
     # New values may overwrite newer ones; steps would be added twice.

@@ -33,17 +33,17 @@ PARTLY = {"task": {"name": "partlytrained:task"}}
 )
 def test_only_what_is_trainable_is_trained(method, sets, weight_decay, tmp_path):
     run = Run(resolve({**PARTLY, "method": {"name": method}}, [*sets, f"{weight_decay=}"]))
-    frozen = [p.clone() for p in run.model.module.frozen.parameters()]
+    frozen = [p.clone() for p in run.setup.model.module.frozen.parameters()]
     result = run.execute(tmp_path / "run")
     assert result["dim"] == UNUSED + TRAINED
     weights = load_file(tmp_path / "run" / checkpoints.FILE)["weights"]
-    before, after = (vector.split([UNUSED, TRAINED]) for vector in (run.origin, weights))
+    before, after = (vector.split([UNUSED, TRAINED]) for vector in (run.setup.origin, weights))
     assert (before[1] != after[1]).all()
     if weight_decay:
         assert (after[0].abs() < before[0].abs()).all()
     else:
         assert torch.equal(before[0], after[0])
-    for parameter, old in zip(run.model.module.frozen.parameters(), frozen, strict=True):
+    for parameter, old in zip(run.setup.model.module.frozen.parameters(), frozen, strict=True):
         assert torch.equal(parameter, old)
         assert not parameter.requires_grad
 

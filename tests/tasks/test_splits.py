@@ -158,7 +158,7 @@ def test_reachable_as_settings_of_a_task():
         ({"sizes": "huge"}, "task.sizes must be one of equal, power_law, got 'huge'"),
         ({"alpha": 0}, "task.alpha must be above 0, got 0.0"),
         ({"exponent": -1.5}, "task.exponent must be above 0, got -1.5"),
-        ({"exponent": float("nan")}, "task.exponent must be above 0, got nan"),
+        ({"exponent": float("nan")}, "task.exponent must be a number, got nan"),
         ({"examples_per_client": 101}, "task.examples_per_client must be from 1 to 100, got 101"),
         ({"sizes": "power_law", "examples_per_client": 1}, "at least 2, got 1"),
         ({"sizes": "power_law", "examples_per_client": 90}, "is out of reach"),

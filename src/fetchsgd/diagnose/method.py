@@ -14,7 +14,7 @@ from fetchsgd.diagnose.shadow import Shadow
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Dense, Scalar, Sketched, Space, energy
 from fetchsgd.methods.base import State, WithServerError
-from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered, Update
+from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered, Update
 from fetchsgd.methods.messages import LinearMessage, Vectors, flatten
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
@@ -99,7 +99,7 @@ class Diagnosed:
         mean: Tensor,
         state: State,
         rate: float,
-        deliver: Deliver = EXACTLY,
+        deliver: Deliver = IDENTITY,
         *,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:

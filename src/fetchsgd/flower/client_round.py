@@ -27,7 +27,7 @@ from fetchsgd.flower.settings import read_settings
 from fetchsgd.flower.work import work
 from fetchsgd.methods import Memory
 from fetchsgd.runs.setup import Setup
-from fetchsgd.server.grids import Held
+from fetchsgd.server.grids import HeldVersion
 from fetchsgd.wire import SparseUpdate, decode, encode
 
 log = logging.getLogger("flwr.fetchsgd")
@@ -130,7 +130,7 @@ class Client:
         vectors = {name: part for name, part in kept.vectors.items() if name != HELD}
         self.keeper.save(Kept(kept.lineage, 0, vectors))
 
-    def held(self, kept: Kept | None) -> Held | None:
+    def held(self, kept: Kept | None) -> HeldVersion | None:
         """The version that was kept, if it is of this model."""
         if kept is None or HELD not in kept.vectors:
             return None
@@ -138,7 +138,7 @@ class Client:
         if vector is None or vector.dtype != self.setup.grid.held_dtype:
             log.warning("what this client has kept is of another model: everything anew")
             return None
-        return Held(kept.version, vector)
+        return HeldVersion(kept.version, vector)
 
     def memory(self, kept: Kept | None, pending: Pending | None, merged: int) -> Memory | None:
         """What the client remembers, once it knows which version its last reply went into."""

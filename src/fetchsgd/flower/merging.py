@@ -150,7 +150,8 @@ class RunningMean:
         return len(self.losses)
 
     def add(self, client: int, accepted: Accepted) -> None:
-        self.numbers += self.message.add(self.total, accepted.reply, accepted.weight)
+        self.message.add(self.total, accepted.reply, accepted.weight)
+        self.numbers += accepted.reply.counted
         self.weight += accepted.weight
         self.predicted_bytes += accepted.predicted_bytes
         self.losses[client] = accepted.loss, accepted.weight

@@ -1,7 +1,7 @@
 """The five methods of section 5, a file each."""
 
 from fetchsgd.methods.base import Method, State
-from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered, Update
+from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered, Update
 from fetchsgd.methods.fedavg import FedAvg
 from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.local_topk import LocalTopK
@@ -27,7 +27,7 @@ METHODS: dict[str, type] = {
 }
 
 __all__ = [
-    "EXACTLY",
+    "IDENTITY",
     "METHODS",
     "ChosenMessage",
     "Deliver",

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
 from fetchsgd.methods.messages import Message
 from fetchsgd.sketch import CountSketch
 
@@ -58,7 +58,7 @@ class Method(Protocol):
         mean: Tensor,
         state: State,
         rate: float,
-        deliver: Deliver = EXACTLY,
+        deliver: Deliver = IDENTITY,
         *,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:

@@ -52,7 +52,7 @@ class Deliver(Protocol):
 
 
 @dataclass(frozen=True)
-class Exactly:
+class Identity:
     """Sends what is wanted: weights may be any floats."""
 
     exact: bool = True
@@ -61,7 +61,7 @@ class Exactly:
         return Delivered(wanted)
 
 
-EXACTLY = Exactly()
+IDENTITY = Identity()
 
 
 def values_of(update: Update) -> Tensor:

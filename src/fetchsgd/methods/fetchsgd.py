@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fetchsgd.methods.base import State, check_mean, require_range
-from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
 from fetchsgd.methods.messages import SketchMessage
 from fetchsgd.methods.windowed import (
     Form,
@@ -119,7 +119,7 @@ class FetchSGD:
         mean: Tensor,
         state: State,
         rate: float,
-        deliver: Deliver = EXACTLY,
+        deliver: Deliver = IDENTITY,
         *,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:

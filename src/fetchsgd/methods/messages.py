@@ -27,6 +27,7 @@ from fetchsgd.quantisers.base import Quantiser
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.wire import (
     DenseVector,
+    Floats,
     Header,
     MismatchError,
     Payload,
@@ -60,6 +61,7 @@ class Reply(NamedTuple):
     """The numbers of a message that was accepted, and where they belong if not everywhere."""
 
     numbers: Tensor
+    counted: int  # of them, as the paper counts
     places: Int64[Tensor, " n"] | None = None
 
 
@@ -133,8 +135,8 @@ class Message(Protocol):
         """The numbers of a payload whose header has passed."""
         ...
 
-    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> int:
-        """Add a reply to a sum in place; how many of its numbers count, as the paper counts."""
+    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
+        """Add a reply to a sum, in place."""
         ...
 
     def predicted_bytes(self, payload: Payload) -> float:
@@ -221,11 +223,10 @@ class LinearMessage(_Stateless):
         return self.payload(round_one(cells, client, dice), round)
 
     def read(self, payload: Payload) -> Reply:
-        return Reply(payload.values.floats().view(self.shape))
+        return Reply(payload.values.floats().view(self.shape), self.numbers)
 
-    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> int:
+    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
         total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
-        return reply.numbers.numel()
 
     def predicted_bytes(self, payload: Payload) -> float:
         return HEADER_BYTES + payload.values.section_bytes()
@@ -412,13 +413,16 @@ class ChosenMessage:
 
     def read(self, payload: Payload) -> Reply:
         assert isinstance(payload, SparseUpdate)
-        return Reply(payload.values.floats(), payload.indices)
+        numbers = payload.values.floats()
+        # A number that few bits have rounded to zero was one that counts.
+        is_rounded = not isinstance(payload.values, Floats)
+        counted = len(numbers) if is_rounded else int(numbers.count_nonzero())
+        return Reply(numbers, counted, payload.indices)
 
-    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> int:
+    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
         assert reply.places is not None
         numbers = reply.numbers.to(total.device, torch.float64)
         total.index_add_(0, reply.places.to(total.device), numbers, alpha=weight)
-        return int(numbers.count_nonzero())
 
     def predicted_bytes(self, payload: Payload) -> float:
         assert isinstance(payload, SparseUpdate)

@@ -17,7 +17,7 @@ from fetchsgd.methods.base import (
     momentum_step,
     require_range,
 )
-from fetchsgd.methods.delivery import EXACTLY, Deliver, Delivered
+from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
 from fetchsgd.methods.messages import DenseMessage
 
 
@@ -47,7 +47,7 @@ class Uncompressed:
         mean: Tensor,
         state: State,
         rate: float,
-        deliver: Deliver = EXACTLY,
+        deliver: Deliver = IDENTITY,
         *,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:

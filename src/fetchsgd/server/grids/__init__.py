@@ -8,7 +8,7 @@ A grid also says what the server sends a client that holds an older version, and
 that takes. Clients make w0 from the shared seed, and end up with the server's weights to the bit.
 """
 
-from fetchsgd.server.grids.base import Downloads, Grid, GridWeights, Held
+from fetchsgd.server.grids.base import Downloads, Grid, GridWeights, HeldVersion
 from fetchsgd.server.grids.floats import BFloat16Grid, Float16Grid, Float32Grid, FloatGrid
 from fetchsgd.server.grids.steps import StepGrid
 
@@ -28,6 +28,6 @@ __all__ = [
     "FloatGrid",
     "Grid",
     "GridWeights",
-    "Held",
+    "HeldVersion",
     "StepGrid",
 ]

@@ -22,7 +22,7 @@ class GridWeights:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldVersion:
     """A version, and the vector that a client keeps of it: weights, or n on a grid of steps."""
 
     version: int
@@ -57,13 +57,13 @@ class Grid(Protocol):
 
     # --- on a client
 
-    def fits(self, held: Held | None, update: SparseUpdate) -> bool:
+    def fits(self, held: HeldVersion | None, update: SparseUpdate) -> bool:
         """Whether the update can be applied to what a client holds."""
         ...
 
     def receive(
-        self, held: Held | None, update: SparseUpdate
-    ) -> tuple[Held, Float32[Tensor, " dim"]]:
+        self, held: HeldVersion | None, update: SparseUpdate
+    ) -> tuple[HeldVersion, Float32[Tensor, " dim"]]:
         """What the client holds afterwards, and its weights (line 6). ValueError if it is not
         an update of this grid.
         """

@@ -10,7 +10,7 @@ from jaxtyping import Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import (
-    EXACTLY,
+    IDENTITY,
     Deliver,
     Delivered,
     Update,
@@ -19,7 +19,7 @@ from fetchsgd.methods.delivery import (
     values_of,
     with_values,
 )
-from fetchsgd.server.grids.base import GridWeights, Held, check_dim
+from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.wire import Floats, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
@@ -48,22 +48,22 @@ class FloatGrid:
     def downloads(self) -> FloatDownloads:
         return FloatDownloads(len(self.origin), self.dtype)
 
-    def fits(self, held: Held | None, update: SparseUpdate) -> bool:
+    def fits(self, held: HeldVersion | None, update: SparseUpdate) -> bool:
         """New values may also overwrite newer ones."""
         if update.since == 0:
             return True
         return held is not None and update.since <= held.version <= update.round
 
     def receive(
-        self, held: Held | None, update: SparseUpdate
-    ) -> tuple[Held, Float32[Tensor, " dim"]]:
+        self, held: HeldVersion | None, update: SparseUpdate
+    ) -> tuple[HeldVersion, Float32[Tensor, " dim"]]:
         check_dim(update, len(self.origin))
         if not isinstance(update.values, Floats):
             raise TypeError("an update of weights must hold floats")
         before = self.origin if update.since == 0 or held is None else held.vector
         values = update.values.values.to(before.device, torch.float32)
         weights = before.index_put((update.indices.to(before.device),), values)
-        return Held(update.round, weights), weights
+        return HeldVersion(update.round, weights), weights
 
     @property
     def held_dtype(self) -> torch.dtype:
@@ -77,7 +77,7 @@ class Float32Grid(FloatGrid):
     dtype: ClassVar[torch.dtype] = torch.float32
 
     def deliver(self, place: GridWeights) -> Deliver:  # noqa: ARG002
-        return EXACTLY
+        return IDENTITY
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxtyping import Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
-from fetchsgd.server.grids.base import GridWeights, Held, check_dim
+from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.server.grids.step_log import StepLog
 from fetchsgd.server.grids.walk import sum_histograms
 from fetchsgd.vector import SparseVector
@@ -67,13 +67,13 @@ class StepGrid:
     def downloads(self) -> StepDownloads:
         return StepDownloads(len(self.origin), self.log)
 
-    def fits(self, held: Held | None, update: SparseUpdate) -> bool:
+    def fits(self, held: HeldVersion | None, update: SparseUpdate) -> bool:
         """Steps must be added to just the version that they change."""
         return update.since == 0 or (held is not None and held.version == update.since)
 
     def receive(
-        self, held: Held | None, update: SparseUpdate
-    ) -> tuple[Held, Float32[Tensor, " dim"]]:
+        self, held: HeldVersion | None, update: SparseUpdate
+    ) -> tuple[HeldVersion, Float32[Tensor, " dim"]]:
         check_dim(update, len(self.origin))
         if not isinstance(update.values, Integers):
             raise TypeError("an update of weights on a grid of steps must hold whole steps")
@@ -81,7 +81,7 @@ class StepGrid:
         start = torch.zeros(len(self.origin), dtype=torch.int32, device=device)
         steps = (start if update.since == 0 or held is None else held.vector).clone()
         steps[update.indices.to(device)] += update.values.values.to(device, torch.int32)
-        return Held(update.round, steps), self.weights_at(steps)
+        return HeldVersion(update.round, steps), self.weights_at(steps)
 
     @property
     def held_dtype(self) -> torch.dtype:
