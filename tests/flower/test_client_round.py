@@ -138,7 +138,7 @@ def test_a_reply_that_was_merged_is_forgotten_only_then():
 
 
 def test_weights_that_are_damaged_do_not_take_the_memory_with_them():
-    server = Server()
+    server = Server("grid=steps")
     client = Client(server.setup, ME, InMemory())
     for _ in range(2):  # so that it holds a version that does not follow from the seed alone
         server.close(client.answer(server.work()))
