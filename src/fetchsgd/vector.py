@@ -11,6 +11,11 @@ from torch.func import functional_call
 
 from fetchsgd.errors import UserError
 
+# Without its sign, a float32's bits are an integer that orders as the magnitude does, with infinity
+# next to last and every NaN behind it.
+MAGNITUDE_BITS = 0x7FFFFFFF
+FIRST_NAN = 0x7F800001
+
 
 @dataclass(frozen=True, eq=False)
 class SparseVector:

@@ -19,7 +19,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from fetchsgd.clients.layer_gradients import LAYERS, full_precision, is_known
+from fetchsgd.clients.layer_gradients import full_precision, gradient_of, is_known
 from fetchsgd.clients.per_client_convolutions import per_client_convolutions
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
@@ -170,7 +170,9 @@ class Layer:
             name: gradients[:, columns].view(-1, *shape)
             for name, (columns, shape) in self.places.items()
         }
-        LAYERS[type(self.module)](self.module, inputs, slopes, at["weight"], at.get("bias"))
+        write = gradient_of(self.module)
+        assert write is not None
+        write(self.module, inputs, slopes, at["weight"], at.get("bias"))
 
     def clear(self, gradients: Float32[Tensor, "n dim"]) -> None:
         for columns, _ in self.places.values():

@@ -179,11 +179,19 @@ LAYERS: dict[type[nn.Module], LayerGradient] = {
 }
 
 
+def gradient_of(layer: nn.Module) -> LayerGradient | None:
+    """The function for this kind of layer.
+
+    A subclass may compute something else, so it has none, unless it says which layer's it is.
+    """
+    return LAYERS.get(getattr(layer, "same_gradients_as", type(layer)))
+
+
 def is_known(layer: nn.Module) -> bool:
     """Whether LAYERS holds for this layer with the options that it has."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
-    # Not its heirs, which may do something else, nor one whose weights are made of others.
-    if type(layer) not in LAYERS or not own <= {"weight", "bias"}:
+    # Nor one whose weights are made of others.
+    if gradient_of(layer) is None or not own <= {"weight", "bias"}:
         return False
     if isinstance(layer, nn.Conv2d):
         plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

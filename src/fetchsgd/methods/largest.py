@@ -12,10 +12,8 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-# Without its sign, a float's bits are an integer that orders as the magnitude does, with infinity
-# next to last and every NaN behind it.
-MAGNITUDE_BITS = 0x7FFFFFFF
-FIRST_NAN = 0x7F800001
+from fetchsgd.vector import FIRST_NAN, MAGNITUDE_BITS
+
 # What the programs for a GPU take: below, launches are all that counts; above, 32 bits overflow.
 SMALLEST, LARGEST = 1 << 12, 1 << 30
 

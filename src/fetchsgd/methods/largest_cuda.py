@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.methods import largest_programs as programs
-from fetchsgd.methods.largest import FIRST_NAN, MAGNITUDE_BITS
+from fetchsgd.vector import FIRST_NAN, MAGNITUDE_BITS
 
 # Of a window: enough that two passes find a threshold among some 2^23 keys around it.
 BINS = 4096

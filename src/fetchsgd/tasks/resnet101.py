@@ -15,7 +15,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, relu
 
-from fetchsgd.clients.layer_gradients import LAYERS, group_norm
 from fetchsgd.tasks.augment import WHITE
 from fetchsgd.tasks.pooling import pooled
 
@@ -87,6 +86,8 @@ def convolution(channels: int, outputs: int, size: int, stride: int = 1) -> nn.C
 class LayerNorm(nn.GroupNorm):
     """Over channels and places, with a gain and a shift for each channel."""
 
+    same_gradients_as = nn.GroupNorm  # clients' own gradients are computed as for that layer
+
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
@@ -97,6 +98,3 @@ class LayerNorm(nn.GroupNorm):
         places = x.permute(0, 2, 3, 1)
         normal = layer_norm(places, places.shape[1:], eps=self.eps)
         return torch.addcmul(self.bias, normal, self.weight).permute(0, 3, 1, 2)
-
-
-LAYERS[LayerNorm] = group_norm  # clients' own gradients are those of the class above it
