@@ -1,19 +1,23 @@
 """Whole federations without processes: they train as the simulator does, also when killed."""
 
 import gc
+import json
+import re
 import weakref
 
 import pytest
 import torch
+from safetensors import safe_open
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
 from flower.federations import counts, federation, lines, train, train_until_killed, weights
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.flower.settings import read_settings
+from fetchsgd.methods import Delivered, Uncompressed
 from fetchsgd.report.runs import load_run
-from fetchsgd.runs.checkpoint import FILE
+from fetchsgd.runs.checkpoint import EARLIER, FILE
 from fetchsgd.simulate import Run
 
 
@@ -148,3 +152,44 @@ def test_clients_may_hold_nothing_but_their_own_data(tmp_path):
     assert result["status"] == "finished"
     assert result["rounds"] == 6  # two for each of three epochs
     assert counts(result)["failed"] == counts(result)["resent"] == 0
+
+
+def test_a_run_that_diverges_leaves_a_checkpoint_from_before(tmp_path):
+    """And says since when the loss has risen; what was kept is of a round before that."""
+    points = "[[0, 0.01], [4, 0.01], [4.3, 1], [5, 10], [6, 100], [7, 1e3], [8, 1e4], [9, 1e6]]"
+    more = {
+        "train__epochs": 10.0, "train__clients_per_round": 12, "federation__norm_factor": 0.0,
+        "settings": f"schedule.kind=piecewise 'schedule.points={points}'",
+    }  # fmt: skip
+    grid = federation(tmp_path / "run", "uncompressed", **more)
+    with pytest.raises(
+        DivergedError, match=r"rising since round (\d+).*checkpoint-earlier"
+    ) as told:
+        train(grid)
+    since = int(re.search(r"since round (\d+)", str(told.value))[1])
+    with safe_open(tmp_path / "run" / EARLIER, "pt") as file:
+        assert int(file.metadata()["round"]) < since
+        assert file.get_tensor("weights").isfinite().all()
+    result = json.loads((tmp_path / "run" / "result.json").read_text(), parse_constant=pytest.fail)
+    assert (result["status"], result["rising_since"]) == ("diverged", since)
+    # Going back by hand: the earlier checkpoint in the place of the last, and no result.
+    (tmp_path / "run" / EARLIER).rename(tmp_path / "run" / FILE)
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(DivergedError):
+        train(grid)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    """Whatever a method makes of finite replies."""
+    grid = federation(tmp_path / "run", "uncompressed")
+    step = Uncompressed.step
+
+    def poisoned(self, mean, state, *rest, **more):
+        sent, after = step(self, mean, state, *rest, **more)
+        bad = torch.full_like(sent.update, float("nan"))
+        return (Delivered(bad), after) if len(lines(tmp_path / "run")) == 2 else (sent, after)
+
+    monkeypatch.setattr(Uncompressed, "step", poisoned)
+    with pytest.raises(DivergedError, match="a weight is no longer finite at round 3"):
+        train(grid)
+    assert weights(tmp_path / "run").isfinite().all()

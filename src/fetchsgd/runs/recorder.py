@@ -161,6 +161,8 @@ class Recorder:
         if evaluates or training.round % self.pace.look_every == 0:
             typical = merged.typical_loss
             self._look(training, float(merged.loss) if typical is None else typical)
+        if self.pace.every_round and not bool(training.weights.isfinite().all()):
+            self._diverged(training, "a weight is no longer finite")
         if evaluates:
             self._evaluate(training)
         elif self.pace.every_round:
@@ -213,6 +215,7 @@ class Recorder:
         self.losses.clear()
         self.folder.log(self.last)
         # A round's own loss is from before its update: the last update shows only here.
+        self.trend = self.trend.after(training.round, test_loss)
         if not self.trend.allows(test_loss):
             self._diverged(training, f"the test loss became {test_loss:g}")
 
