@@ -142,7 +142,9 @@ def test_a_model_that_cannot_be_recorded_gets_a_sentence(tmp_path):
         options = [part for text in assignments for part in ("--set", text)]
         return [sys.executable, "-m", "fetchsgd", "train", DRAWING, "--out", str(out), *options]
 
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parents[1])])
+    }
     failed = subprocess.run(
         command(tmp_path / "recorded"), env=environment, capture_output=True, text=True, check=False
     )
