@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
+# Which quantiser writes them, before there was more than one.
+_QUANTISER = {"upload.quantiser": "bits"}
 # The same for how examples are split among clients, in tasks that split them.
 _SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.5}
 # And for what FetchSGD sends of its errors.
 _ERROR_SETTINGS = {"method.error": "vanilla", "method.recovery": "top_k"}
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
+    "upload.bits": ("upload.quantiser", "bits"),
     **dict.fromkeys(("download.step", "download.log"), ("download.grid", "steps")),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),
@@ -26,7 +29,7 @@ DEPENDENT = {
 }
 # Settings that say which run it is, or where it ran and how it was observed: not what was learned.
 _NOT_COMPARED = {
-    *("task.name", "method.name", "train.seed"),
+    *("task.name", "task.folder", "method.name", "train.seed"),
     *("train.device", "train.eval_every", "train.checkpoint_every"),
     *("train.diagnose", "train.diagnose_every", "train.diagnose_window"),
 }
@@ -45,7 +48,8 @@ class Series(NamedTuple):
 
 
 def series_of(method: str, settings: Mapping[str, Any]) -> Series:
-    plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
+    known = (NUMBER_SETTINGS | _QUANTISER).items()
+    plain = all(settings.get(key, value) == value for key, value in known)
     return Series(method, low_bit=not plain)
 
 
@@ -56,7 +60,7 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     dropped.
     """
     given = {key: value for key, value in _flat(config) if key not in _NOT_COMPARED}
-    implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
+    implied = NUMBER_SETTINGS | _QUANTISER | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
     full = {**given, **{key: value for key, value in implied.items() if key not in given}}
     for key, (other, value) in DEPENDENT.items():  # in an order in which no one is dropped too late
