@@ -3,7 +3,7 @@
 The gradient of a layer's weights is a product of what went into the layer and of the slopes of the
 loss at what came out, summed over examples. An ordinary backward pass has both at hand; here the
 sum runs over the examples of each client alone, as a batched product that is written where the
-client's gradient belongs. One function a kind of layer, in LAYERS.
+client's gradient belongs. One function for each kind of layer, in LAYERS.
 
 Examples come client after client, equally many of each: `weight` and `bias`, the results, say how
 many clients there are by their first dimension.
@@ -182,7 +182,7 @@ LAYERS: dict[type[nn.Module], LayerGradient] = {
 def is_known(layer: nn.Module) -> bool:
     """Whether LAYERS holds for this layer with the options that it has."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
-    # Not its heirs, which may do something else, nor one whose weights are made of others.
+    # Not subclasses, which may do something else, nor layers whose weights follow from others.
     if type(layer) not in LAYERS or not own <= {"weight", "bias"}:
         return False
     if isinstance(layer, nn.Conv2d):
