@@ -3,10 +3,15 @@
 import doctest
 import importlib
 import json
+import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+from fetchsgd.runs.settings import resolve
+from fetchsgd.simulate.run import Run
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +23,35 @@ def test_the_example_of_the_readme_prints_what_it_says(capsys):
     indices, norm = capsys.readouterr().out.split("\n")[:2]
     assert indices == "[3, 50000]"
     assert abs(float(norm) - 2_000_000**0.5) < 30
+
+
+OWN_PARTS = [
+    "method.name=my_parts:SignStep",
+    "upload.quantiser=my_parts:Half",
+    "download.grid=my_parts:Bounded",
+]
+
+
+@pytest.mark.parametrize("named", OWN_PARTS)
+def test_parts_as_contributing_writes_them_train(named, tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    (tmp_path / "my_parts.py").write_text("\n\n".join(blocks))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    config = resolve({"task": {"name": "tinytask:tiny"}}, [named])
+    result = Run(config).execute(tmp_path / "run")
+    assert result["train_loss"] < math.log(3)
+
+
+def test_the_map_of_contributing_names_every_file():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    the_map = page.split("## The map")[1].split("## How we write")[0]
+    package = ROOT / "src/fetchsgd"
+    files = {
+        path.name for path in package.rglob("*.py") if path.parent != package / "report/figures"
+    }
+    named = set(re.findall(r"\b\w+\.py\b", the_map)) - {"algorithm1.py"}  # of examples/
+    assert named == files - {"__init__.py", "__main__.py"}
 
 
 @pytest.mark.parametrize("module", ["fetchsgd.vector", "fetchsgd.sketch.count_sketch"])

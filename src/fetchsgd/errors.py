@@ -6,4 +6,4 @@ class UserError(ValueError):
 
 
 class DivergedError(RuntimeError):
-    """The loss has become useless: exit code 3."""
+    """The loss has blown up: exit code 3."""

@@ -1,6 +1,6 @@
 """Parts that settings name: one of ours by its name, or the user's own by `package.module:name`.
 
-Tasks are functions, methods are classes; both are found by the same function.
+Tasks are functions; methods, quantisers and grids are classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Required(Enum):
-    """Stands where an option has no default, as None may be one."""
+    """Marks an option that has no default; None may be a default."""
 
     REQUIRED = "required"
 

@@ -14,7 +14,7 @@ from fetchsgd.clients.trainer import Trainer
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Task, cut, totals_and_counts
 
-# Of what a model draws even in eval mode: the same at each evaluation.
+# Seed of what a model draws even in eval mode: the same at each evaluation.
 SEED = 0
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # The two ways differ by rounding, which a deep network may enlarge; on a model that one pass does
 # not suit, they differ by as much as the gradient.
 ALLOWED_DIFFERENCE = 0.05
-# Moves weights that start as zeros, behind which all gradients are zeros, right or wrong.
+# Moves weights away from zeros, which would make all gradients before them zeros, right or wrong.
 NUDGE = 1e-3
 
 Gradients = tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]  # and losses
@@ -44,14 +44,15 @@ class ClientGradients:
         self.model, self.loss, self.compute_dtype = model, loss, compute_dtype
         self.layers = layers_of(model)
         self.convolves = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
-        # Not known before two clients have been done both ways.
+        # Not known before two clients' gradients have been computed both ways.
         self.vmap_serves: bool | None = None
         self.one_pass_serves: bool | None = None if self.layers else False
 
     def can_take(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> bool:
         """Whether the model can be run for many clients at once.
 
-        vmap cannot run one whose path depends on numbers, as one that skips layers at random.
+        vmap cannot run a model whose path depends on its data or on chance, such as one that skips
+        layers at random.
         """
         if self.vmap_serves is None:
             self._try_both(weights if weights.ndim == 1 else weights[0], cohort.part(slice(2)))
@@ -67,7 +68,7 @@ class ClientGradients:
         return (self.in_one_pass if self.one_pass_serves else self.by_vmap)(weights, cohort)
 
     def in_one_pass(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> Gradients:
-        # Weights need no gradients in common, so autograd computes none.
+        # No gradient over all clients is needed, so autograd computes none.
         parameters = self.model.views(weights.detach())
         gradients = weights.new_empty(len(cohort.present), self.model.dim)
         with torch.enable_grad(), tapped(self.layers, gradients) as taps:

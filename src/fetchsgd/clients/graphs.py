@@ -92,8 +92,8 @@ class GraphedGradient:
             raise
         except RuntimeError as error:
             raise UserError(
-                "the model cannot be recorded as a CUDA graph, as one cannot that looks at its "
-                f"numbers to choose what to do: {str(error).splitlines()[0]}; set "
+                "the model cannot be recorded as a CUDA graph, perhaps because its data decide "
+                f"what it computes: {str(error).splitlines()[0]}; set "
                 "train.cuda_graphs=false"
             ) from error
         return Recorded(graph, kept_weights, kept, gradient, loss)
@@ -115,7 +115,7 @@ class GraphedGradient:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Leave garbage where it is: to free an old run's graphs would end the recording of a new one.
+    """Pause garbage collection: freeing an old run's graphs would end the recording of a new one.
 
     torch.cuda.graph collected garbage itself before it recorded, until torch 2.9.
     """

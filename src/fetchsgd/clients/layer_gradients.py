@@ -190,7 +190,7 @@ def gradient_of(layer: nn.Module) -> LayerGradient | None:
 def is_known(layer: nn.Module) -> bool:
     """Whether LAYERS holds for this layer with the options that it has."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
-    # Nor one whose weights are made of others.
+    # Nor layers whose weights follow from others.
     if gradient_of(layer) is None or not own <= {"weight", "bias"}:
         return False
     if isinstance(layer, nn.Conv2d):

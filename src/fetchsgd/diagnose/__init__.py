@@ -18,8 +18,8 @@ where there are any: for true top-k, and for FetchSGD up to EXACT_UP_TO weights,
 carry dense u and e (shadow.py). Else they are estimated from tables (spaces.py). Know that
 
 - of a vector without heavy coordinates the largest estimate still has a share of 2 ln(cols) / cols;
-- cells are cleared by how much they hold, so what cancels in its cell stays in e for ever, unseen
-  by the sketch: with `error_reset = "zero"` the exact |q| outgrows the one that tables tell of;
+- cells are cleared by how much they hold, so what cancels in its cell stays in e forever, unseen
+  by the sketch: with `error_reset = "zero"` the exact |q| outgrows the one that tables show;
 - with one row C is no contraction, since a cell's coordinates all get the whole cell;
 - with sliding windows there is no single q^t, and what is about it is left out.
 """

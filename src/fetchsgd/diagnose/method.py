@@ -19,7 +19,7 @@ from fetchsgd.methods.messages import LinearMessage, Vectors, flatten
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
 
-RARE = 4  # so many measurements to one of what needs walks over the estimates of several rows
+RARE = 4  # what walks over the estimates of several rows is measured one time in so many
 SAMPLE = 1024  # coordinates whose estimates are compared with what they estimate
 
 
@@ -127,7 +127,7 @@ class Diagnosed:
         return {"round": torch.tensor(self.round), **kept}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what `tensors` has returned."""
+        """Continue from what `tensors` has returned."""
         self.round = int(tensors["round"])
         for name, part in tensors.items():
             kind, _, rest = name.partition(".")

@@ -85,8 +85,8 @@ class Shadow:
     ) -> tuple[Bool[Tensor, " k"], Float32[Tensor, " k"]]:
         """Whether what was found is cleared, and what stays of it in that case.
 
-        With one row, where coordinates of a cell have all found the same, the rest returns to the
-        cell once: it is theirs together.
+        With one row, where all coordinates of a cell have the same estimate, the rest returns to
+        the cell once: they share it.
         """
         rest = found.values - given.values
         if given is found or self._sketch.rows > 1:

@@ -1,4 +1,4 @@
-"""The five methods of section 5, a file each."""
+"""The five methods of section 5, one file each; base.py says what a method is."""
 
 from fetchsgd.methods.base import Method, State
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered, Update

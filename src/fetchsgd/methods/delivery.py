@@ -2,7 +2,7 @@
 
 Where weights are quantised, the server cannot send just anything: a method says what it wants to
 subtract from the weights, a `Deliver` answers with what is subtracted, and the method keeps the
-rest in its error: given = sent + kept. The grids (fetchsgd.server.grids) are what delivers.
+rest in its error: wanted = sent + kept. Grids (fetchsgd.server.grids) do the delivering.
 """
 
 from __future__ import annotations

@@ -181,18 +181,18 @@ class FetchSGD:
 
     @property
     def _never_cancels(self) -> bool:
-        """Whether S(found) is only asked where it is not zero, and that is wherever found is not.
+        """Whether only the cells of S(found) that are not zero are needed, and found tells these.
 
-        With one row the coordinates of a cell have all found the same, but for the signs that they
-        have in it, so their sum there is zero only if each of them is.
+        With one row all coordinates of a cell have the same estimate, up to their signs, so their
+        sum in the cell is zero only if each of them is.
         """
         return self.rows == 1 and self.windows is None and self.error_reset == "zero"
 
     def _left(self, found: SparseVector, given: SparseVector) -> Table:
         """What rounding leaves in the cells that are cleared.
 
-        With one row the coordinates of a cell have all found the same, so they share one remainder:
-        it must return to the cell once, not as often as it was found.
+        With one row all coordinates of a cell have the same estimate, so they share one remainder:
+        it must return to the cell once, not once for each of them.
         """
         rest, signs = found.values - given.values, found.values.sign()
         left = self.sketch.sketch(SparseVector.trusted(found.dim, found.indices, rest))

@@ -109,11 +109,11 @@ class Message(Protocol):
         ...
 
     def remember(self, vector: Float32[Tensor, " dim"], memory: Memory | None) -> Memory | None:
-        """One client's memory with the vector of a round in it, and nothing sent of it."""
+        """One client's memory with a round's vector added, before anything is sent of it."""
         ...
 
     def forget(self, memory: Memory, payload: Payload) -> Memory:
-        """The same when the payload that was written of it has been merged."""
+        """The memory after the payload that was written from it has been merged."""
         ...
 
     def write(
@@ -124,7 +124,7 @@ class Message(Protocol):
         round: int,
         dice: Dice,
     ) -> Payload:
-        """One client's message, of what `remember` has returned where it keeps a memory."""
+        """One client's message. `memory` is what `remember` has returned, None without one."""
         ...
 
     def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
@@ -162,7 +162,7 @@ class _Stateless:
         return memory
 
 
-# What sees vectors and what they became, beside training (fetchsgd.diagnose).
+# Called with vectors and what they were compressed to (fetchsgd.diagnose).
 Watcher = Callable[[Vectors, Tensor], None]
 
 
@@ -414,7 +414,7 @@ class ChosenMessage:
     def read(self, payload: Payload) -> Reply:
         assert isinstance(payload, SparseUpdate)
         numbers = payload.values.floats()
-        # A number that few bits have rounded to zero was one that counts.
+        # Numbers that few bits have rounded to zero count as well.
         is_rounded = not isinstance(payload.values, Floats)
         counted = len(numbers) if is_rounded else int(numbers.count_nonzero())
         return Reply(numbers, counted, payload.indices)
@@ -430,7 +430,7 @@ class ChosenMessage:
         return HEADER_BYTES + payload.values.section_bytes() + float(places)
 
     def most_bytes(self, quantiser: Quantiser) -> int:
-        # A gap takes at most as many bytes as its number of bits would fill, and its table some.
+        # A loose bound on positions: 8 bytes per gap, a bitmap, and a table.
         return HEADER_BYTES + quantiser.most_bytes(self.k) + 8 * self.k + self.dim // 8 + 4096
 
 
@@ -453,6 +453,6 @@ def refuse_unless(fits: bool) -> None:
 def check_round_and_values(header: Header, round: int, quantiser: Quantiser) -> None:
     """What every kind of message checks."""
     if header.round != round:
-        raise MismatchError("round", f"the payload is of round {header.round}, asked was {round}")
+        raise MismatchError("round", f"the payload is of round {header.round}, not {round}")
     if not quantiser.reads(header.values):
         raise MismatchError("shape", f"the payload's numbers are not written by {quantiser}")

@@ -43,7 +43,7 @@ Send = Callable[[SparseVector], Sent]
 
 
 def check_window(error: str, window: int, eps: float) -> None:
-    """Refuse windows that cannot be, or that nothing would look at."""
+    """Refuse windows that are impossible, or that would have no effect."""
     if error == "window" and window < 1:
         raise ValueError(
             "method.window, the rounds that the window covers, must be at least 1 with "
@@ -58,7 +58,7 @@ def check_window(error: str, window: int, eps: float) -> None:
 
 
 def check_tau(recovery: str, tau: float) -> None:
-    """The threshold of recovery by threshold alone."""
+    """Refuse a threshold that is impossible, or that would have no effect."""
     if recovery == "threshold" and not 0 < tau <= 1:
         raise ValueError(
             "method.tau must be above 0 and at most 1 with method.recovery = 'threshold', "
@@ -76,7 +76,7 @@ def make_window(sketch: CountSketch, form: Form, window: int, eps: float) -> Sli
 
 
 def window_notes(windows: SlidingWindow, momentum: float, eps: float) -> list[str]:
-    """What it costs, where that is much, and where the theorem ends."""
+    """Notes on large windows, and on options that the theorem does not cover."""
     notes = [WITH_MOMENTUM] if momentum else []
     table = BYTES_PER_CELL * windows.sketch.num_cells
     if windows.slots * table > MUCH_MEMORY:

@@ -41,7 +41,7 @@ Bytes = NDArray[np.uint8]
 
 
 def check(bits: int, count: int, scales: Tensor, symbols: Tensor) -> None:
-    """Refuse cells that are not what they say: before encoding, and after decoding."""
+    """Refuse invalid cells: before encoding, and after decoding."""
     if bits not in BITS:
         raise ValueError(f"bits must be one of {BITS}, not {bits}")
     if scales.dtype != torch.float32 or symbols.dtype != torch.uint8:
@@ -82,7 +82,7 @@ def _allowed(bits: int) -> NDArray[np.bool_]:
 
 
 def best_coding(bits: int, count: int, symbols: Tensor) -> Coding:
-    """The coding that makes the smallest section, by what counts of symbols say."""
+    """The coding that makes the smallest section, judged by the counts of symbols."""
     counts = rans.histogram(symbols.cpu().contiguous().numpy())
     best, smallest = Coding(PACKED + bits), float(packed_bytes(bits, count))
     if count == 0:

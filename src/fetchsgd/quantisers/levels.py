@@ -142,7 +142,7 @@ def round_to_bfloat16(
 ) -> Float32[Tensor, "n count"]:
     """Cells rounded at random to values of bfloat16, row i by Rounding(key, streams[i]).
 
-    The mean is exactly the cell: the 16 bits that go are the probability of the upper neighbour.
+    The mean is exactly the cell: the 16 bits cut off are the probability of the upper neighbour.
     Magnitudes beyond the largest bfloat16 become that one; infinity and NaN stay.
     """
     cells, streams = _checked_rows(cells, key, streams)

@@ -1,1 +1,1 @@
-"""A run: its settings, its folder, its checkpoints; many runs."""
+"""A run, simulated or real: its settings, set-up, run folder, checkpoints and recorder."""

@@ -61,7 +61,7 @@ def hardware(device: torch.device) -> str:
 def commit() -> str:
     """The commit of this program where it runs from a checkout, with "+" for changes since.
 
-    FETCHSGD_COMMIT goes before: a copy of a checkout may hold another history than the original.
+    FETCHSGD_COMMIT takes precedence: a copy of a checkout may hold another history.
     """
     if told := os.environ.get("FETCHSGD_COMMIT"):
         return told

@@ -5,7 +5,8 @@
                             folders of older versions have none
     metrics.jsonl           one line per evaluation; a crash may cut off the last line
     result.json             when the run has ended
-    checkpoint.safetensors  what --resume continues from
+    checkpoint.safetensors  what --resume continues from; in a federation also
+                            checkpoint-earlier.safetensors, of an earlier round
 
 NaN and infinity are not JSON: they become null, when written and when read. Whatever is wrong in a
 file gets a sentence that names the file and the field. Nothing here needs torch.

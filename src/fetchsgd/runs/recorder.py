@@ -1,7 +1,7 @@
 """What is kept of a run while it trains: evaluations, metrics, checkpoints, the result.
 
 A simulation and a federation hand every round to `Recorder.after` and leave the rest to it. It also
-notices when a run is beyond hope, says since when, and ends it with DivergedError.
+notices when a run diverges, says since when, and ends it with DivergedError.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.server.rounds import Merged, Training
 
-# A loss so far above where it started is not coming back.
+# A loss so many times above its start does not come back.
 HOPELESS = 1000.0
-# And one so far above the lowest so far is where it began to rise.
+# And it is rising where it is so many times above the lowest so far.
 RISING = 3.0
 CALM = 5  # looks
 OWN = "recorder"  # in checkpoints
@@ -105,7 +105,7 @@ def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
 
 
 def unless_diverged(result: Line, folder: Path) -> Line:
-    """The result of a run that has ended, unless that was no good end."""
+    """The result of a run that has ended; DivergedError if it had diverged."""
     if result.get("status") == "diverged":
         raise DivergedError(
             f"{folder} holds a run that diverged at round {result.get('rounds')}; "
@@ -140,7 +140,7 @@ class Recorder:
         self.metric: float | None = self.last.get(setup.config.task.metric)
 
     def resume(self, found: Checkpoint) -> None:
-        """Go on where a checkpoint was saved."""
+        """Continue from a checkpoint."""
         self.seconds_before = found.seconds
         own = found.beside.get(OWN, {})
         if "losses" in own:
@@ -306,7 +306,7 @@ class Trend:
         return Trend(first, lowest, self.rising_since, self.calm + 1)
 
     def allows(self, loss: float) -> bool:
-        """Whether a run with such a loss may still come to something."""
+        """Whether a run with such a loss may still recover."""
         first = self.first if self.first is not None else loss
         return math.isfinite(loss) and loss <= HOPELESS * (1 + first)
 

@@ -152,7 +152,7 @@ class Ledger:
     def restored(
         cls, tensors: dict[str, Tensor], downloads: Downloads, device: torch.device
     ) -> Ledger:
-        """From what `tensors` has given; `downloads` is as it was at the beginning."""
+        """From what `tensors` has returned; `downloads` is as it was at the beginning."""
         parts = {n: part for n, part in tensors.items() if not n.startswith("downloads.")}
         prefix = len("downloads.")
         kept = {n[prefix:]: part for n, part in tensors.items() if n.startswith("downloads.")}

@@ -2,7 +2,7 @@
 
 Runs that have ended are skipped, runs that were cut off go on, runs that diverge are recorded, and
 a run that fails does not keep the others from running. A folder that holds a run with other
-settings is never used without a word: see `Changed`.
+settings is never used silently: see `Changed`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run_sweep(
     done: Callable[[Outcome], None],
     changed: Changed = Changed.REFUSE,
 ) -> list[Outcome]:
-    """Run all; `done` hears how each one ended."""
+    """Run all; `done` is called with how each one ended."""
     waiting, outcomes = [], []
     for run in planned:
         job = _prepare(run, out / run.name, changed)

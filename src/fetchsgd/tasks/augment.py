@@ -45,7 +45,7 @@ def reflected(positions: Int64[Tensor, "n size"], size: int) -> Int64[Tensor, "n
 
 @dataclass(frozen=True)
 class Warp:
-    """How far writing is warped at most; each image draws evenly between that and its opposite.
+    """How far writing is warped at most; drawn uniformly for each image, in either direction.
 
     shift: whole pixels down and across, as a random crop after padding would do.
     turn: degrees. scale: change of height and of width. slant: pixels across for each down.

@@ -91,7 +91,7 @@ class Task:
         Parameters with requires_grad=False are not trained. Each part trains in the mode in which
         it is handed over, so `eval()` switches its dropout off. Buffers must stay constant.
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
-        two, (n, 2), a total and what it counts, as of tokens: the metric is totals by counts.
+        two, (n, 2), a total and a count, such as of tokens: the metric is the ratio of the sums.
     test_lengths: as `ClientData.lengths`.
     summary: what is made of that in the end, such as perplexity of a mean loss.
     eval_batch: how many test examples go through the model at once.
@@ -116,7 +116,7 @@ class Task:
 
 
 def cut(inputs: Tensor, longest: int) -> Tensor:
-    """Without padding that no example needs; in whole eights, which suits the memory of GPUs."""
+    """Cut off padding that no example needs, up to a multiple of eight, which suits GPUs."""
     return inputs[..., : -(-longest // 8) * 8]
 
 
@@ -137,5 +137,5 @@ def totals_and_counts(quality: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def perplexity(mean_loss: float) -> float:
-    """Among how many equally likely tokens the model hesitates: e to the mean loss of a token."""
+    """The exponential of the mean loss per token."""
     return math.inf if mean_loss > 700 else math.exp(mean_loss)  # which would overflow

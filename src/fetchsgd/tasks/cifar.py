@@ -198,7 +198,7 @@ def find_folder(source: Published, folder: str) -> Path:
     if folder and not base.is_dir():
         raise ValueError(
             f"there is no folder {base}; task.folder must name the folder of {source.title}'s "
-            f"files {', '.join(file.name for file in source.files)}, which can be had from "
+            f"files {', '.join(file.name for file in source.files)}, available from "
             f"{source.url}, or be left out to download them"
         )
     if folder or (base / source.test.name).is_file():
@@ -215,7 +215,7 @@ def read(source: Published, folder: Path) -> tuple[Examples, Examples]:
 
 
 def read_records(source: Published, file: DataFile, folder: Path) -> NDArray[np.uint8]:
-    """A file's records, one a row. What is seen not to be the published file is refused."""
+    """A file's records, one per row. A file that cannot be the published one is refused."""
     path = folder / file.name
     expected = file.records * source.record_bytes
     if not path.is_file():

@@ -167,7 +167,7 @@ def group_by_personality(dialogues: Sequence[Dialogue], ordered: bool) -> list[l
 def dialogue_examples(
     dialogue: Dialogue, order: Sequence[int], candidates: int, tokens: Vocabulary, layout: Layout
 ) -> Iterator[Example]:
-    """An example a turn, with the sentences of the personality in the given order."""
+    """One example per turn, with the sentences of the personality in the given order."""
     persona = [tokens[dialogue.personality[i]] for i in order]
     remembered = 2 * layout.exchanges + 1
     for turn in dialogue.turns:

@@ -90,7 +90,7 @@ def _complete(url: str, size: int, partial: Path) -> None:
 
 
 def _receive(url: str, size: int, partial: Path, done: int, progress: Progress) -> tuple[int, bool]:
-    """Write down what one connection brings: the size of the file now, and whether any came."""
+    """Append what one connection brings: the size of the file now, and whether it grew."""
     response, start = _open(url, done)
     with response:
         if start == 0 and response.length not in (None, size):
@@ -131,7 +131,7 @@ def _request(url: str, headers: dict[str, str]) -> HTTPResponse:
 
 
 def _pieces(response: HTTPResponse, wanted: int) -> Iterator[bytes]:
-    """What comes, up to as much as is wanted. A connection may end in many ways; all are ends."""
+    """What comes, up to as much as is wanted. However a connection ends, that is the end."""
     while wanted:
         try:
             piece = response.read1(min(wanted, PIECE))

@@ -94,7 +94,7 @@ def find_model(model: str) -> Source:
         return Source(str(path))
     if not model or path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise UserError(
-            "task.model must be a folder, a .gguf file or a name of the hub such as 'gpt2', "
+            "task.model must be a folder, a .gguf file or a name on the hub such as 'gpt2', "
             f"got {model!r}"
         )
     return Source(model)
@@ -137,7 +137,7 @@ def load_language_model(source: Source, encoder: Encoder) -> nn.Module:
 
 
 def _load(kind: str, source: Source, **options: Any) -> Any:
-    """What transformers loads, with a sentence for all that it has to say against it."""
+    """What transformers loads, with a sentence for whatever goes wrong."""
     try:
         transformers: Any = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
@@ -149,7 +149,7 @@ def _load(kind: str, source: Source, **options: Any) -> Any:
         reason = str(error).strip().split("\n")[0]
         raise UserError(
             f"transformers cannot load {source.gguf or source.name!r}: {reason}; task.model must "
-            "be a folder, a .gguf file or, with a way to the internet, a name of the hub as 'gpt2'"
+            "be a folder, a .gguf file or, with internet access, a name on the hub such as 'gpt2'"
         ) from error
 
 
@@ -247,7 +247,7 @@ def load_dialogue_model(
 
 @torch.no_grad()
 def check_heads(model: DialogueModel, source: Source, length: int) -> None:
-    """Refuse models that do more than ours does, as scaling logits or looking back less far."""
+    """Refuse models that do more than ours, such as scaling logits or limiting attention."""
     inner = model.language_model
     embed = inner.get_input_embeddings()
     tokens = torch.arange(length)[None] % embed.num_embeddings

@@ -89,7 +89,7 @@ def personachat(
 
     `folder` holds the JSON file; without it, personachat in FETCHSGD_DATA or ~/.cache/fetchsgd.
 
-    model: a name of the hub, a folder or a .gguf file. length: the most tokens of a sequence.
+    model: a name on the hub, a folder or a .gguf file. length: the most tokens of a sequence.
     permutations: how often each dialogue is seen, with its personality in another order each time.
     exchanges: how much of the dialogue is remembered. test_dialogues: 0 is all of them.
     personality: two with the same "sentences" are one client; or with the same "listing" of them,
@@ -220,8 +220,8 @@ def find_file(folder: str) -> Path:
     path = base / FILE
     if not path.is_file():
         raise ValueError(
-            f"there is no file {path}; task.folder must name the folder of it, or the environment "
-            f"variable FETCHSGD_DATA the one above, and the file can be had from {SOURCE}"
+            f"there is no file {path}; task.folder must name its folder, or the environment "
+            f"variable FETCHSGD_DATA the one above that; the file is available from {SOURCE}"
         )
     return path
 

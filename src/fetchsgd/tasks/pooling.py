@@ -124,14 +124,14 @@ def unpool(slopes: Halved, choices: Choices) -> Image:
 
 
 def pool_plainly(x: Image) -> tuple[Halved, Choices]:
-    """The definition of `pool`, in torch's words."""
+    """The definition of `pool`, in plain torch."""
     y, indices = max_pool2d(x, 2, return_indices=True)  # of an even width
     place = indices // x.shape[3] % 2 * 2 + indices % 2
     return relu(y), torch.where(y <= 0, NONE, place).to(torch.uint8)
 
 
 def unpool_plainly(slopes: Halved, choices: Choices) -> Image:
-    """The definition of `unpool`, in torch's words."""
+    """The definition of `unpool`, in plain torch."""
     parts = [torch.where(choices == place, slopes, 0) for place in range(4)]
     return pixel_shuffle(torch.stack(parts, dim=2).flatten(1, 2), 2)
 
@@ -147,7 +147,7 @@ def programs_for(x: Tensor) -> ModuleType | None:
 def programs_on(device_type: str) -> ModuleType | None:
     is_interpreted = device_type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if (device_type == "cuda" or is_interpreted) and importlib.util.find_spec("triton"):
-        # Imported here because triton takes longer to import than all the rest of us.
+        # Imported here because triton takes longer to import than the rest of the package.
         from fetchsgd.tasks import pooling_programs
 
         return pooling_programs

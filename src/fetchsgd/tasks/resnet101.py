@@ -20,7 +20,7 @@ from fetchsgd.tasks.pooling import pooled
 
 BLOCKS = (3, 4, 23, 3)
 EXPANSION = 4  # a block has four times as many channels outside as inside
-# With 1, 33 blocks add up to so much that training is close to breaking off at the paper's rate.
+# With 1, 33 blocks add up to so much that training is close to diverging at the paper's rate.
 # With 0, as is usual, nothing in a block learns before its gain has grown, and a single epoch at
 # rates up to 0.01 is too short for that.
 BRANCH_GAIN = 0.3

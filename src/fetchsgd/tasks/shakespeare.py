@@ -97,7 +97,7 @@ def find_file(folder: str) -> Path:
     path = base / FILE
     if not path.is_file():
         raise ValueError(
-            f"there is no file {path}; task.folder must name the folder of it, or the environment "
+            f"there is no file {path}; task.folder must name its folder, or the environment "
             'variable FETCHSGD_DATA the one above. It holds {"play/ROLE": ["speech", ...], ...}'
         )
     return path
@@ -134,7 +134,7 @@ def alphabet_of(roles: Roles) -> Int64[np.ndarray, " characters"]:
 def sequences_of(
     speeches: list[str], alphabet: Int64[np.ndarray, " characters"]
 ) -> Int32[np.ndarray, "n length"]:
-    """All that a role says, a line a speech, cut into pieces. The rest at the end is left out.
+    """All that a role says, one line per speech, cut into pieces. The rest at the end is left out.
 
     Neighbours share a character, which one predicts and the other starts from.
     """
@@ -196,7 +196,7 @@ class CharacterModel(nn.Module):
 
 
 class Layer(nn.Module):
-    """Causal attention and a network for each place, both beside what goes straight through."""
+    """Causal attention, then a feed-forward network, both with residual connections."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
         super().__init__()

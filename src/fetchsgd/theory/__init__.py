@@ -15,7 +15,7 @@ second about sliding windows without momentum. Where the paper is not consistent
   that takes O(1/tau^2) (appendix C). A bound on |e| itself needs no norm of a sketch; `theorem_1`
   gives both bounds.
 - All promises are for vectors chosen without knowledge of the hash. Rounds that share a hash are
-  not: earlier updates depend on it. The union bound over rounds in appendix B passes over that.
+  not: earlier updates depend on it. The union bound over rounds in appendix B ignores that.
 """
 
 from fetchsgd.theory.answers import Promise, Requirement, promise, requirements

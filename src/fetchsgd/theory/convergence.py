@@ -18,7 +18,7 @@ read, so the error of estimates is up to (1 - tau^2) I^3 / (tau^2 cols) G^2 a ro
     (2 G sqrt(L) gap + 2 L (estimates + beta)) / T^(1/3) + G sqrt(L) / T^(2/3) + 2 L I^2 / T^(4/3)
 
 The proof also takes these errors for independent between rounds, though all rounds share one hash;
-that we have to grant.
+we take that as given.
 
 The paper has no variance (sigma): G bounds the norm of every stochastic gradient.
 """

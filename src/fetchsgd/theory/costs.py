@@ -55,9 +55,9 @@ def windows(window: int, eps: float = 0.5) -> Windows:
     """Section 4.2 and appendix D: `window` tables, or O(log window / eps) of them.
 
     The pruning of appendix D (Braverman and Ostrovsky's smooth histograms) is proved for functions
-    that only grow with the window. The norm of a sum of gradients may shrink, so with the pruned
-    tables the theorem is a hope; `fetchsgd.sketch.windows` keeps their number below this all the
-    same.
+    that only grow with the window. The norm of a sum of gradients may shrink, so with pruned
+    tables the theorem is not proved; `fetchsgd.sketch.windows` keeps their number below this
+    nevertheless.
     """
     check_whole_number("window", window, 1, MOST_ROUNDS)
     return Windows(window, window, most_sketches(window, eps))

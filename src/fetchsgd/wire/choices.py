@@ -27,7 +27,7 @@ class Choices:
 
 
 def choose(payload: Payload) -> Choices:
-    """The choices that make the smallest message, by what counts of symbols say."""
+    """The choices that make the smallest message, judged by the counts of symbols."""
     if not isinstance(payload, SparseUpdate):
         return Choices(payload.values.coding())
     count, dim = len(payload.indices), payload.dim

@@ -4,7 +4,7 @@ A state x lies in [2^16, 2^32). To code a symbol of frequency f (of 2^14) and st
 `(x div f) 2^14 + x mod f + c`; where that would leave the range, the low 16 bits go out as a word
 first. Decoding undoes this in the opposite order. Symbol i belongs to lane i mod 4 (or to the only
 lane of a short segment); lanes are independent, so a processor works on four at once, and all share
-one run of words. Words are picked by arithmetic, not by branches that no one could predict.
+one run of words. Words are picked by arithmetic, not by branches, which would be unpredictable.
 """
 
 from __future__ import annotations

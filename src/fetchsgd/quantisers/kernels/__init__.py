@@ -1,4 +1,4 @@
-"""Three ways to round at random, with the same bits.
+"""Three implementations of random rounding, bit-identical.
 
 reference.py   plain torch, any device; the definition, and the oracle of the tests
 cpu.py         numba, all cores
@@ -46,7 +46,7 @@ def kernels_for(device: torch.device) -> Kernels:
 
 @lru_cache
 def _kernels(device_type: str) -> Kernels:
-    # Imported here because numba and triton take longer to import than all the rest of us.
+    # Imported here because numba and triton take longer to import than the rest of the package.
     if device_type == "cpu" and importlib.util.find_spec("numba"):
         from fetchsgd.quantisers.kernels import cpu
 

@@ -1,8 +1,8 @@
-"""Which values weights may take, so that changes take few bits on the way down. A file each.
+"""Which values weights may take, so that changes take few bits on the way down; one file each.
 
     float32             any; a client fetches the new values of what changed
     float16, bfloat16   a weight that is touched is rounded to 16 bits, and fetched in 16 bits
-    steps               every weight is w0 + n step, n whole; a client fetches sums of whole steps
+    steps               every weight is w0 + n step, n an integer; a client fetches sums of steps
 
 A grid also says what the server sends a client that holds an older version, and how many bytes
 that takes. Clients make w0 from the shared seed, and end up with the server's weights to the bit.

@@ -1,4 +1,7 @@
-"""What a grid decides: where weights may be, and what travels down to a client (line 15)."""
+"""What a grid decides: which values weights may take, and what a client is sent (line 15).
+
+A grid of your own is named in the settings as `download.grid = "package.module:Class"`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from fetchsgd.wire import SparseUpdate
 
 @dataclass(frozen=True)
 class GridWeights:
-    """The weights of a model on a grid. `steps` is n on a grid of steps, and else empty."""
+    """The weights of a model on a grid. `steps` is n on a grid of steps, and empty on others."""
 
     weights: Float32[Tensor, " dim"]
     steps: Int32[Tensor, " n"]
@@ -32,8 +35,8 @@ class HeldVersion:
 class Grid(Protocol):
     """Which values weights may take.
 
-    A grid is a dataclass. Its first two fields are `sizes`, those of the model's tensors, and
-    `origin`, the initial weights w0; the others are its options, the settings `download.*`.
+    A grid is a frozen dataclass. Its first two fields are `sizes`, those of the model's tensors,
+    and `origin`, the initial weights w0; the others are its options, the settings `download.*`.
     """
 
     sizes: tuple[int, ...]
@@ -44,7 +47,7 @@ class Grid(Protocol):
     def start(self, weights: Float32[Tensor, " dim"]) -> GridWeights: ...
 
     def deliver(self, place: GridWeights) -> Deliver:
-        """From there: what is sent for what is wanted."""
+        """From weights at this place: what is sent for what is wanted."""
         ...
 
     def move(self, place: GridWeights, sent: Delivered) -> GridWeights:
@@ -84,7 +87,7 @@ class Downloads(Protocol):
     """
 
     def update(self, sent: Delivered, version: int) -> None:
-        """A version differs from the one before by that."""
+        """The version differs from the one before by what was sent."""
         ...
 
     def fetch(self, held: list[int], missed: Int64[Tensor, " n"], place: GridWeights) -> None:
@@ -92,7 +95,7 @@ class Downloads(Protocol):
         ...
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
-        """Of all messages since the last time that this was asked."""
+        """The bytes of all messages since the last call."""
         ...
 
     def message(
@@ -109,7 +112,7 @@ class Downloads(Protocol):
         ...
 
     def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """Go on from what `tensors` has given."""
+        """Continue from what `tensors` has returned."""
         ...
 
 

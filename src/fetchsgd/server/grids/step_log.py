@@ -1,7 +1,7 @@
 """The last updates in whole steps: what a client that comes back has missed is a sum over them.
 
 The log is bounded. It keeps at most `length` updates, and no more entries than MOST_ENTRIES times
-the model's weights: whoever has missed more is served as quickly by the whole of n.
+the model's weights: a client that has missed more is sent all of n, which is as quick.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepLog:
         }
 
     def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """Go on from what `tensors` has given."""
+        """Continue from what `tensors` has returned."""
         self.entries.clear()
         self.oldest, self._size = int(tensors["oldest"]), 0
         sizes = tensors["sizes"].tolist()

@@ -69,7 +69,7 @@ def make_kernels(name: KernelName, hash: BlockHash, device: torch.device) -> Ker
         raise ValueError(f"kernel={name!r} cannot run on {device}; use 'auto' or 'reference'")
     if _missing(name):
         raise ValueError(f"kernel={name!r} needs the package {name}, which is not installed")
-    # Imported here because numba and triton take longer to import than all the rest of us.
+    # Imported here because numba and triton take longer to import than the rest of the package.
     if name == "numba":
         from fetchsgd.sketch.kernels.cpu import NumbaKernels
 

@@ -14,7 +14,7 @@ over a state `Suffixes` of plain tensors:
     pruning.py   which sketches a histogram keeps, and what holds of those
     heavy.py     FindHeavy and Update, the same for both
 
-What holds for any gradients, and what is a hope:
+What holds for any gradients, and what does not:
 
 - Overlapping: after t rounds there is a sketch of exactly the last I' gradients, for all I' <= I
   and I' <= t. So a coordinate that is heavy in one of these sums is found by a threshold with the
@@ -33,7 +33,7 @@ What holds for any gradients, and what is a hope:
 
 Update is not what is printed. Lines 12 and 14 "add the sketch to each of the S_e^i": then a sketch
 that holds a quarter of a signal loses all of it, is left with minus three quarters, which is found
-in the next round, and so on for ever with changing sign (tests/sketch/test_windows.py). Here every
+in the next round, and so on forever with changing sign (tests/sketch/test_windows.py). Here every
 sketch loses what it holds: those that reach as far back as the one that found a value lose the
 value, younger ones their own estimate. This keeps every sketch the sum of the last gradients, less
 what was sent of those.
