@@ -120,7 +120,7 @@ def load_checkpoint(
         return _restored(about, groups, start, downloads, device)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         if isinstance(error, UserError):
-            raise
+            raise UserError(f"cannot resume {folder}: {error}") from error
         raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
 
 

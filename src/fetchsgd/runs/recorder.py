@@ -6,7 +6,6 @@ notices when a run diverges, says since when, and ends it with DivergedError.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.errors import DivergedError, UserError
@@ -25,14 +24,10 @@ from fetchsgd.runs.folder import Line, RunFolder
 from fetchsgd.runs.settings import Config, changes
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import read_toml
-from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
+from fetchsgd.runs.traffic import traffic
+from fetchsgd.runs.trend import Trend
 from fetchsgd.server.rounds import Merged, Training
 
-# A loss so many times above its start does not come back.
-HOPELESS = 1000.0
-# And it is rising where it is so many times above the lowest so far.
-RISING = 3.0
-CALM = 5  # looks
 OWN = "recorder"  # in checkpoints
 
 
@@ -281,67 +276,3 @@ class Recorder:
             result |= part.result()
         self.folder.finish(result)
         return result
-
-
-@dataclass(frozen=True)
-class Trend:
-    """Where the loss began, how low it came, and since which round it rises.
-
-    calm: how many looks in a row it has been low again. A single round says little, since a cohort
-        may hold a single class.
-    """
-
-    first: float | None = None
-    lowest: float = math.inf
-    rising_since: int | None = None
-    calm: int = 0
-
-    def after(self, round: int, loss: float) -> Trend:
-        first = loss if self.first is None else self.first
-        lowest = min(self.lowest, loss) if math.isfinite(loss) else self.lowest
-        if not loss <= RISING * (1 + min(self.lowest, abs(first))):
-            return Trend(first, lowest, self.rising_since or round)
-        if self.rising_since is None or self.calm + 1 >= CALM:
-            return Trend(first, lowest)
-        return Trend(first, lowest, self.rising_since, self.calm + 1)
-
-    def allows(self, loss: float) -> bool:
-        """Whether a run with such a loss may still recover."""
-        first = self.first if self.first is not None else loss
-        return math.isfinite(loss) and loss <= HOPELESS * (1 + first)
-
-    def tensor(self) -> Float64[Tensor, " 4"]:
-        first = math.nan if self.first is None else self.first
-        parts = [first, self.lowest, float(self.rising_since or 0), float(self.calm)]
-        return torch.tensor(parts, dtype=torch.float64)
-
-    @classmethod
-    def restored(cls, tensor: Tensor) -> Trend:
-        first, lowest, since, calm = tensor.tolist()
-        return cls(None if math.isnan(first) else first, lowest, int(since) or None, int(calm))
-
-
-def traffic(setup: Setup, ledger: Ledger) -> dict[str, float | None]:
-    """Both counts of bytes, and how much less that is than uncompressed SGD (section 5)."""
-    counts: dict[str, float | None] = {}
-    for prefix, bytes in (("", ledger.bytes), ("wire_", ledger.wire_bytes)):
-        counts |= {f"{prefix}upload_bytes": bytes.up, f"{prefix}download_bytes": bytes.down}
-        found = compressions(setup, *bytes)
-        counts |= {f"{prefix}{name}": value for name, value in found.items()}
-    return counts
-
-
-def compressions(setup: Setup, up: int, down: int) -> dict[str, float | None]:
-    """Relative to uncompressed SGD at the baseline's number of rounds."""
-    sampler = setup.sampler
-    rounds = round(setup.config.train.baseline_epochs * sampler.rounds_per_epoch)
-    per_epoch = sampler.num_clients
-    if sampler.how == "uniform":
-        per_epoch = sampler.rounds_per_epoch * sampler.per_round
-    clients = per_epoch * rounds / sampler.rounds_per_epoch
-    whole = BYTES_PER_NUMBER * setup.model.dim * clients
-    return {
-        "upload_compression": whole / up if up else None,
-        "download_compression": whole / down if down else None,
-        "overall_compression": 2 * whole / (up + down) if up + down else None,
-    }

@@ -1,0 +1,157 @@
+"""What clients send (Algorithm 1, lines 8 to 10): as payloads, as bytes, and as a sum.
+
+A method's message says all there is to know about one kind of upload:
+
+    compress, merge     a simulated cohort's messages as one sum, and what they cost
+    write               one real client's message
+    check, read, add    what the server accepts, and how it adds up
+    remember, forget    what clients carry from round to round, where they do
+
+Three kinds serve all methods of the paper: `DenseMessage`, a whole vector; `SketchMessage`, its
+table; `ChosenMessage`, some coordinates that each client chooses. The first two are linear: the
+message of the mean is the mean of the messages, so a simulated cohort needs one backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.wire import (
+    Header,
+    MismatchError,
+    Payload,
+    Values,
+)
+
+Memory = dict[str, Tensor]  # what clients remember: a row for each; names are the method's
+Vectors = Tensor | list[Tensor]  # one vector, whole or in pieces; or many, as the rows of one
+
+
+class Sum(NamedTuple):
+    """What some clients of a cohort send, each times its share, summed up."""
+
+    total: Tensor
+    numbers: int | Tensor  # that are not zero, as the paper counts
+    bytes: float | Tensor  # on the wire
+
+
+class Dice(NamedTuple):
+    """How clients round: a quantiser, and the key of the round's random numbers."""
+
+    quantiser: Quantiser
+    key: int
+
+
+class Reply(NamedTuple):
+    """The numbers of a message that was accepted, and where they belong if not everywhere."""
+
+    numbers: Tensor
+    counted: int  # of them, as the paper counts
+    places: Int64[Tensor, " n"] | None = None
+
+
+class Message(Protocol):
+    """What one client sends in a round."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether the message of a mean is the mean of messages; then there is `compress`."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the sum, which the server's step takes."""
+        ...
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a client sends at most."""
+        ...
+
+    def compress(self, vectors: Vectors) -> Tensor:
+        """What is sent of a vector, before rounding; for linear messages."""
+        ...
+
+    def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
+        """Numbers and bytes of so many clients, if sizes do not depend on values; where linear."""
+        ...
+
+    def merge(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        clients: Int64[Tensor, " n"],
+        dice: Dice,
+        memory: Memory | None,
+    ) -> Sum:
+        """A simulated cohort's messages. `memory` has a row for every client of the task, and those
+        of these clients are updated in place.
+        """
+        ...
+
+    def first_memory(self, clients: int, device: torch.device) -> Memory | None:
+        """What so many clients remember before their first round; None if they keep nothing."""
+        ...
+
+    def remember(self, vector: Float32[Tensor, " dim"], memory: Memory | None) -> Memory | None:
+        """One client's memory with a round's vector added, before anything is sent of it."""
+        ...
+
+    def forget(self, memory: Memory, payload: Payload) -> Memory:
+        """The memory after the payload that was written from it has been merged."""
+        ...
+
+    def write(
+        self,
+        vector: Float32[Tensor, " dim"],
+        memory: Memory | None,
+        client: int,
+        round: int,
+        dice: Dice,
+    ) -> Payload:
+        """One client's message. `memory` is what `remember` has returned, None without one."""
+        ...
+
+    def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
+        """Refuse what no honest client sends in this round, by its header alone: MismatchError."""
+        ...
+
+    def read(self, payload: Payload) -> Reply:
+        """The numbers of a payload whose header has passed."""
+        ...
+
+    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
+        """Add a reply to a sum, in place."""
+        ...
+
+    def predicted_bytes(self, payload: Payload) -> float:
+        """The size of the message as a simulation counts it."""
+        ...
+
+    def most_bytes(self, quantiser: Quantiser) -> int:
+        """No honest message is longer."""
+        ...
+
+
+def refuse_unless(fits: bool) -> None:
+    if not fits:
+        raise MismatchError("shape", "the payload is of another kind or size")
+
+
+def check_round_and_values(header: Header, round: int, quantiser: Quantiser) -> None:
+    """What every kind of message checks."""
+    if header.round != round:
+        raise MismatchError("round", f"the payload is of round {header.round}, not {round}")
+    if not quantiser.reads(header.values):
+        raise MismatchError("shape", f"the payload's numbers are not written by {quantiser}")
+
+
+def round_one(cells: Float32[Tensor, "1 count"], client: int, dice: Dice) -> Values:
+    """One client's numbers, as it rounds them in simulation as well."""
+    clients = torch.tensor([client], device=cells.device)
+    return dice.quantiser.round_rows(cells, dice.key, clients).row(0)

@@ -1,0 +1,188 @@
+"""Messages whose mean is the message of the mean: whole vectors, and sketches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from fetchsgd.methods.messages.base import (
+    Dice,
+    Memory,
+    Reply,
+    Sum,
+    Vectors,
+    check_round_and_values,
+    refuse_unless,
+    round_one,
+)
+from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.sketch import CountSketch, Table
+from fetchsgd.wire import (
+    DenseVector,
+    Header,
+    MismatchError,
+    Payload,
+    SketchTable,
+    Values,
+)
+from fetchsgd.wire.header import DENSE, SKETCH
+from fetchsgd.wire.sizes import HEADER_BYTES
+
+
+@dataclass(frozen=True)
+class _Stateless:
+    """Clients that remember nothing."""
+
+    def first_memory(self, clients: int, device: torch.device) -> Memory | None:  # noqa: ARG002
+        return None
+
+    def remember(self, vector: Tensor, memory: Memory | None) -> Memory | None:  # noqa: ARG002
+        return None
+
+    def forget(self, memory: Memory, payload: Payload) -> Memory:  # noqa: ARG002
+        return memory
+
+
+# Called with vectors and what they were compressed to (fetchsgd.diagnose).
+Watcher = Callable[[Vectors, Tensor], None]
+
+
+@dataclass(frozen=True)
+class LinearMessage(_Stateless):
+    """What dense vectors and sketches share."""
+
+    watcher: Watcher | None = field(default=None, kw_only=True)
+
+    linear: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    @property
+    def numbers(self) -> int:
+        raise NotImplementedError
+
+    def compress(self, vectors: Vectors) -> Tensor:
+        raise NotImplementedError
+
+    def payload(self, values: Values, round: int) -> Payload:
+        raise NotImplementedError
+
+    def merge(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        clients: Int64[Tensor, " n"],
+        dice: Dice,
+        memory: Memory | None,  # noqa: ARG002
+    ) -> Sum:
+        n = len(vectors)
+        if dice.quantiser.exact:
+            # The sum of the messages is the message of the sum, of which there is only one.
+            return Sum(self.compress(shares @ vectors), *self.exact_cost(n, dice.quantiser))
+        rows = self.compress(vectors)
+        rounded = dice.quantiser.round_rows(rows.flatten(1), dice.key, clients)
+        total = rounded.weighted_sum(shares).view(rows.shape[1:])
+        return Sum(total, rows.numel(), rounded.section_bytes().sum() + HEADER_BYTES * n)
+
+    def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
+        """Numbers and bytes of so many clients, where sizes do not depend on the values."""
+        section = quantiser.fixed_bytes(self.numbers)
+        assert section is not None
+        return clients * self.numbers, float(clients * (HEADER_BYTES + section))
+
+    def write(
+        self,
+        vector: Float32[Tensor, " dim"],
+        memory: Memory | None,  # noqa: ARG002
+        client: int,
+        round: int,
+        dice: Dice,
+    ) -> Payload:
+        cells = self.compress(vector[None]).flatten(1)
+        return self.payload(round_one(cells, client, dice), round)
+
+    def read(self, payload: Payload) -> Reply:
+        return Reply(payload.values.floats().view(self.shape), self.numbers)
+
+    def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
+        total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
+
+    def predicted_bytes(self, payload: Payload) -> float:
+        return HEADER_BYTES + payload.values.section_bytes()
+
+    def most_bytes(self, quantiser: Quantiser) -> int:
+        return HEADER_BYTES + quantiser.most_bytes(self.numbers)
+
+
+@dataclass(frozen=True)
+class DenseMessage(LinearMessage):
+    """A whole vector."""
+
+    dim: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+    @property
+    def numbers(self) -> int:
+        return self.dim
+
+    def compress(self, vectors: Vectors) -> Tensor:
+        sent = flatten(vectors)
+        if self.watcher is not None:
+            self.watcher(vectors, sent)
+        return sent
+
+    def payload(self, values: Values, round: int) -> Payload:
+        return DenseVector(values, round)
+
+    def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
+        refuse_unless(header.kind == DENSE and header.count == self.dim)
+        check_round_and_values(header, round, quantiser)
+
+
+@dataclass(frozen=True)
+class SketchMessage(LinearMessage):
+    """The table of a sketch of the vector."""
+
+    sketch: CountSketch
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.sketch.rows, self.sketch.cols
+
+    @property
+    def numbers(self) -> int:
+        return self.sketch.num_cells
+
+    def compress(self, vectors: Vectors) -> Table:
+        sent = self.sketch.sketch(vectors)
+        if self.watcher is not None:
+            self.watcher(vectors, sent)
+        return sent
+
+    def payload(self, values: Values, round: int) -> Payload:
+        s = self.sketch
+        assert s.block is not None
+        return SketchTable(s.dim, s.rows, s.cols, s.block, s.seed, values, round)
+
+    def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
+        s = self.sketch
+        shape = header.dim, header.rows, header.cols
+        refuse_unless(header.kind == SKETCH and shape == (s.dim, s.rows, s.cols))
+        if (header.block, header.seed) != (s.block, s.seed):
+            raise MismatchError("seed", "the sketch has another hash: its seed or block differs")
+        check_round_and_values(header, round, quantiser)
+
+
+def flatten(vectors: Vectors) -> Tensor:
+    """Pieces of one vector as the vector."""
+    return torch.cat([v.flatten() for v in vectors]) if isinstance(vectors, list) else vectors
