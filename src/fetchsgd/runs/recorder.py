@@ -28,9 +28,9 @@ from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.server.ledger import BYTES_PER_NUMBER, Ledger
 from fetchsgd.server.rounds import Merged, Training
 
-# A loss so many times above its start does not come back.
+# A loss this many times above its start does not come back.
 HOPELESS = 1000.0
-# And it is rising where it is so many times above the lowest so far.
+# And it is rising where it is this many times above the lowest so far.
 RISING = 3.0
 CALM = 5  # looks
 OWN = "recorder"  # in checkpoints
