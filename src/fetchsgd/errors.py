@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """A mistake of the user's, in a sentence that says what would be right: exit code 2."""
+    """A user's mistake, in a sentence that says what would be right: exit code 2."""
 
 
 class DivergedError(RuntimeError):

@@ -19,7 +19,7 @@ from fetchsgd.methods.messages import LinearMessage, Vectors, flatten
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
 
-RARE = 4  # what walks over the estimates of several rows is measured one time in so many
+RARE = 4  # what walks over the estimates of several rows is measured this many times as rarely
 SAMPLE = 1024  # coordinates whose estimates are compared with what they estimate
 
 
@@ -42,7 +42,7 @@ class Watched:
 class Diagnosed:
     """Does what the method does, to the bit, and takes notes that never make the host wait.
 
-    every: measure in one of so many rounds. window: I of Definition 1; sums of gradients are
+    every: measure once in this many rounds. window: I of Definition 1; sums of gradients are
         measured whenever a multiple of `every` is over that is no shorter than the window, and
         four times as rarely where that takes long.
     exact: carry dense momentum and error beside FetchSGD's. The vectors that `compress` sees in a

@@ -50,22 +50,22 @@ class Shadow:
         at, zero = found.indices, self.method.clears_error
         cleared, rest = self._cleared(found, given)
         if self._sketch.rows == 1:
-            self._clear_mates(found, cleared)
+            self._clear_same_cell(found, cleared)
         before = self.error[at]
         rest = torch.where(cleared, rest, before) if zero else before - given.values
         self.error[at] = rest
         if self.method.mask_momentum:
             self.momentum[at] = self.momentum[at].masked_fill_(cleared, 0)
 
-    def _clear_mates(self, found: SparseVector, cleared: Bool[Tensor, " k"]) -> None:
+    def _clear_same_cell(self, found: SparseVector, cleared: Bool[Tensor, " k"]) -> None:
         """Of coordinates that share a cell all are found or none, but for the last cell.
 
         There k may be reached in the middle, and the others are cleared with those that are found.
         """
         # Kept as one of many: to index by a number on a GPU is to wait for it.
         last = found.values.abs().argmin(dim=0, keepdim=True)
-        at, is_mate = self._cells.beside(found.indices[last])
-        clears = is_mate & cleared[last]
+        at, is_in_cell = self._cells.beside(found.indices[last])
+        clears = is_in_cell & cleared[last]
         if self.method.mask_momentum:
             self.momentum[at] = self.momentum[at].masked_fill_(clears, 0)
         if self.method.clears_error:

@@ -1,10 +1,9 @@
 """Training over real machines: Flower moves the messages, everything else is as in simulation.
 
     settings.py      a run's settings from `[tool.flwr.app.config]`
-    run.py           the simulator's `Run`, for a federation
+    agreement.py     what server and clients must agree on: settings, weights, versions
     messages.py      what server and client tell each other
     protocol.py      the same as Flower's records, with sentences for what is not right
-    versions.py      the version that a client holds, and what an update makes of it
     work.py          a client's work: from weights to the payload that it sends
     client_round.py  a client's part in a round, around that work
     client_state.py  what a client keeps between rounds: in Flower's memory, or in a folder
@@ -19,7 +18,7 @@
     transport.py     messages out and replies in
     server_round.py  one round: ask, wait, merge
     events.py        what happened, counted
-    server.py        the ServerApp: round after round, checkpoints and metrics
+    server.py        the ServerApp: Algorithm 1's loop around rounds of real clients
     keys.py          certificates and key pairs
     processes.py     a whole federation on this machine      demo.py  one command
 

@@ -80,9 +80,7 @@ def _check_header(answer: Answer, client: int, expected: Expected) -> None:
             "and torch the same, and the task?",
         )
     if answer.lineage != expected.lineage or answer.round != expected.round:
-        raise RejectedError(
-            "round", f"the reply is of round {answer.round}, asked was {expected.round}"
-        )
+        raise RejectedError("round", f"the reply is of round {answer.round}, not {expected.round}")
     if answer.client != client:
         raise RejectedError("round", f"client {client} was asked, client {answer.client} replies")
     if not 1 <= answer.examples <= expected.max_examples:

@@ -82,7 +82,7 @@ class WithServerError(Method, Protocol):
 
     @property
     def single_error(self) -> bool:
-        """Whether there is one error, and not several as of a sliding window."""
+        """Whether there is one error, not several as with a sliding window."""
         ...
 
     @property

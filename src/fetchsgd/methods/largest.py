@@ -26,7 +26,7 @@ def largest_mask(vectors: Float32[Tensor, "n dim"], k: int) -> Bool[Tensor, "n d
         from fetchsgd.methods import largest_cuda
 
         return largest_cuda.largest_mask(vectors, k)
-    above, ties, wanted = _held_against_threshold(vectors, k)
+    above, ties, wanted = _compared_with_threshold(vectors, k)
     return above.logical_or_(_first_of_rows(ties, wanted))
 
 
@@ -49,7 +49,7 @@ def _suits_programs(vectors: Float32[Tensor, "n dim"]) -> bool:
     return is_there and is_right_size and importlib.util.find_spec("triton") is not None
 
 
-def _held_against_threshold(
+def _compared_with_threshold(
     vectors: Float32[Tensor, "n dim"], k: int
 ) -> tuple[Bool[Tensor, "n dim"], Bool[Tensor, "n dim"], Int64[Tensor, " n"]]:
     """What lies above the k-th largest of its row, what equals it, and how many of those to take.

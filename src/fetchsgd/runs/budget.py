@@ -1,4 +1,4 @@
-"""`--budget`: settings that keep what one client sends in one round below so many bytes.
+"""`--budget`: settings that keep what one client sends in one round below that many bytes.
 
 The rule, for FetchSGD. Rounding noise averages out over the cohort, collisions in the table do not:
 so at equal bytes a wide table with few bits beats a narrow one with many. We take 2 bits and widen
@@ -41,7 +41,7 @@ def parse_budget(text: str, dim: int) -> int:
 
 
 def choose(method: str, dim: int, bytes: int, rows: int = 1) -> dict[str, dict[str, Any]]:
-    """Settings with which a client of this method sends at most so many bytes."""
+    """Settings with which a client of this method sends at most this many bytes."""
     room = 8 * (bytes - HEADER_BYTES - TABLES)
     kind = message_kind(METHOD.find(method))
     if kind == "sketch":

@@ -145,6 +145,10 @@ def _restored(
     saved = groups.pop("state")
     state = {name: saved[name] for name in start.state}
     ledger = Ledger.restored(groups.pop("ledger"), downloads, device)
+    rounds = len(start.ledger.changed_in) - 1
+    if int(about["round"]) > rounds:
+        raise UserError(f"the checkpoint is of round {about['round']}, and the run has {rounds}")
+    ledger = ledger.for_rounds(rounds)
     memory = groups.pop("memory", None)
     if (memory is None) != (start.memory is None):
         raise UserError("the checkpoint is of a run whose clients remember something else")

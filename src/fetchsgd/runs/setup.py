@@ -97,13 +97,13 @@ class Setup:
         return Dice(self.quantiser, number(self.config.train.seed, "quantise", round))
 
     def test_data(self) -> tuple[Tensor, Tensor]:
-        """On the device, for whoever evaluates."""
+        """Test inputs and targets, on the device."""
         task = self.config.task
         return task.test_inputs.to(self.device), task.test_targets.to(self.device)
 
 
 def make_method(config: Config, dim: int) -> Method:
-    """The method for a model of so many weights, or a sentence."""
+    """The method for a model of this many weights, or a UserError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
         try:
@@ -114,7 +114,7 @@ def make_method(config: Config, dim: int) -> Method:
 
 
 def make_grid(config: Config, model: FlatModel, origin: Tensor) -> Grid:
-    """The grid that the weights are on, or a sentence."""
+    """The grid that the weights are on, or a UserError."""
     try:
         grid: Grid = config.grid.made(tuple(model.sizes), origin)
     except (ValueError, TypeError) as error:

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-# A loss so many times above its start does not come back.
+# A loss this many times above its start does not come back.
 HOPELESS = 1000.0
-# And it is rising where it is so many times above the lowest so far.
+# And it is rising where it is this many times above the lowest so far.
 RISING = 3.0
 CALM = 5  # looks
 

@@ -10,7 +10,7 @@ round changed last: a round costs O(k), plus a few sums over the planned rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ class Ledger:
             zero.double(),
             downloads,
         )
+
+    def for_rounds(self, rounds: int) -> Ledger:
+        """The same with room for so many rounds, not fewer than there have been."""
+        missing = rounds + 1 - len(self.changed_in)
+        return replace(self, changed_in=torch.nn.functional.pad(self.changed_in, (0, missing)))
 
     def download(self, cohort: NDArray[np.int64], version: int, place: GridWeights) -> None:
         """The cohort fetches what it misses of a version (Algorithm 1, line 6)."""

@@ -36,7 +36,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Merged:
-    """What the server has of a cohort: the mean of what was sent, and what it cost."""
+    """What the server has received from a cohort: the mean of what was sent, and what it cost."""
 
     mean: Tensor
     clients: NDArray[np.int64]  # whose messages it is the mean of

@@ -1,7 +1,7 @@
 """Learning rates over a run.
 
-A schedule is written in epochs of the baseline run. A run of fewer epochs goes through the whole of
-it all the same, compressed in the iteration dimension (section 5 and appendix A of the paper).
+A schedule is written in epochs of the baseline run. A run of fewer epochs still goes through
+the whole of it, compressed in the iteration dimension (section 5 and appendix A of the paper).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the
 class Run:
     """A run that is set up: model, method and data are on the device, nothing has been trained.
 
-    clients: only so many of the task's, from the first on; 0 takes all.
+    clients: only this many of the task's, from the first on; 0 takes all.
     """
 
     def __init__(self, config: Config, clients: int = 0) -> None:
@@ -69,7 +69,7 @@ class Run:
     def train(
         self, training: Training, rounds: int | None = None
     ) -> Iterator[tuple[Training, Merged]]:
-        """Algorithm 1 from there, to the end or up to so many rounds."""
+        """Algorithm 1 from there, to the end or up to this many rounds."""
         setup = self.setup
         until = setup.rounds if rounds is None else rounds
         return train_rounds(

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def find_task(name: str) -> Callable[..., Task]:
-    """A task of ours by name, or a function of the user's by `package.module:function`."""
+    """One of our tasks by name, or the user's own function by `package.module:function`."""
     return find("task", name, TASKS, form="function")
 
 

@@ -93,7 +93,7 @@ class Task:
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
         two, (n, 2), a total and a count, such as of tokens: the metric is the ratio of the sums.
     test_lengths: as `ClientData.lengths`.
-    summary: what is made of that in the end, such as perplexity of a mean loss.
+    summary: turns that into the metric shown, such as a mean loss into perplexity.
     eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
     preset: settings that suit the task, by section and key; `methods` in it holds those of methods.

@@ -1,7 +1,7 @@
 """CIFAR10 and CIFAR100 as in section 5.1 and appendix A.1: tiny clients, each of a single class.
 
 CIFAR10 is 10,000 clients with five images, CIFAR100 is 50,000 clients with one. The data are the
-publisher's binary files: from a folder of the user's, or downloaded once into the data folder.
+publisher's binary files: from the user's folder, or downloaded once into the data folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FEMNIST as in section 5.2 and appendix A.2: handwritten characters, each client one writer.
 
-The data are the JSON files that LEAF's own script writes, which must lie in a folder of the user's.
+The data are the JSON files that LEAF's own script writes, which the user keeps in a folder.
 Reading 4 GB of them takes minutes, so what was read is kept beside them, in one file of arrays. It
-serves as long as the shards are the same by name, size and time, and else is made anew.
+serves as long as the shards are the same by name, size and time, and is made again otherwise.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def read_cache(path: Path, key: str) -> tuple[Samples, Samples] | None:
                 for split in SPLITS
             )
             return train, test
-    except Exception:  # a damaged file fails in a dozen ways, and all of them mean: make it anew
+    except Exception:  # a damaged file fails in a dozen ways, and all of them mean: make it again
         return None
 
 

@@ -254,7 +254,7 @@ def read(
 
 
 def load_tokens(cache: Path, texts: int) -> list[Tokens] | None:
-    """None if there is none, or if it is not whole: then it is made anew."""
+    """None if there is none, or if it is not whole: then it is made again."""
     try:
         with np.load(cache, allow_pickle=False) as arrays:
             tokens, ends = arrays["tokens"], arrays["ends"]

@@ -24,7 +24,7 @@ from fetchsgd.tasks.download import data_folder
 
 FILE = "shakespeare_roles.json"
 LENGTH = 80
-TEST_SHARE = 5  # the last of so many sequences are for testing
+TEST_SHARE = 5  # the last sequences of a role, one in this many, are for testing
 
 PRESET: dict[str, dict[str, Any]] = {
     "train": {

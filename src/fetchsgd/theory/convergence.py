@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Convergence:
-    """A step, and bounds on the least squared gradient norm within so many rounds."""
+    """A step, and bounds on the least squared gradient norm within this many rounds."""
 
     step: float  # eta
     printed: float  # the theorem's right side

@@ -28,7 +28,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Windows:
-    """How many error tables a sliding window of so many rounds takes."""
+    """How many error tables a sliding window of this many rounds takes."""
 
     window: int
     every: int  # one for every suffix, as in the proof of Theorem 2
@@ -36,7 +36,7 @@ class Windows:
 
 
 def costs(table: TableSize, dim: int, kept: int, bits: int = 32) -> Costs:
-    """For a server that keeps so many tables: momentum and error, or the tables of a window.
+    """For a server that keeps `kept` tables: momentum and error, or the tables of a window.
 
     Below 16 bits this is the size before entropy coding, which only ever takes less.
     """

@@ -1,6 +1,6 @@
 """What clients send (Algorithm 1, lines 8 to 10): as payloads, as bytes, and as a sum.
 
-A method's message says all there is to know about one kind of upload:
+A message is one kind of upload, with everything that is done with it:
 
     compress, merge     a simulated cohort's messages as one sum, and what they cost
     write               one real client's message
@@ -78,7 +78,7 @@ class Message(Protocol):
         ...
 
     def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
-        """Numbers and bytes of so many clients, if sizes do not depend on values; where linear."""
+        """Where linear: numbers and bytes of this many clients, if no size depends on values."""
         ...
 
     def merge(
@@ -95,7 +95,7 @@ class Message(Protocol):
         ...
 
     def first_memory(self, clients: int, device: torch.device) -> Memory | None:
-        """What so many clients remember before their first round; None if they keep nothing."""
+        """What this many clients remember before their first round; None if they keep nothing."""
         ...
 
     def remember(self, vector: Float32[Tensor, " dim"], memory: Memory | None) -> Memory | None:

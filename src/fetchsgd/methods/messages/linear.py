@@ -92,7 +92,7 @@ class LinearMessage(_Stateless):
         return Sum(total, rows.numel(), rounded.section_bytes().sum() + HEADER_BYTES * n)
 
     def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
-        """Numbers and bytes of so many clients, where sizes do not depend on the values."""
+        """Numbers and bytes of this many clients, where sizes do not depend on the values."""
         section = quantiser.fixed_bytes(self.numbers)
         assert section is not None
         return clients * self.numbers, float(clients * (HEADER_BYTES + section))

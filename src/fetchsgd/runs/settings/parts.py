@@ -40,7 +40,7 @@ class Part:
         return str(given.get(self.section, {}).get(self.key, self.default))
 
     def find(self, name: str) -> type:
-        """The class, or a sentence."""
+        """The class of that name; UserError if there is none."""
         kind = find(self.section, name, self.known)
         if not is_dataclass(kind):
             raise UserError(

@@ -13,7 +13,7 @@ from fetchsgd.server.schedule import KINDS
 
 
 def check_ranges(config: Config, clients: int) -> None:
-    """The first thing that is wrong with the settings of a run with so many clients."""
+    """UserError for the first setting that is wrong, in a run with this many clients."""
     _check_finite(config.settings)
     _check_train(config, clients)
     _check_schedule(config)

@@ -1,4 +1,4 @@
-"""Values as the types that settings ask for, or a sentence."""
+"""Values as the types that settings ask for, or a UserError."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def check_types(section: str, values: dict[str, Any], kind: type) -> None:
-    """Turn the values into the types of that dataclass, or a sentence."""
+    """Turn the values into the types of that dataclass, or raise UserError."""
     hints = get_type_hints(kind)
     for key, value in values.items():
         values[key] = typed(f"{section}.{key}", value, hints[key])
@@ -33,7 +33,7 @@ def like(name: str, value: Any, default: Any) -> Any:
 
 
 def typed(name: str, value: Any, wanted: Any) -> Any:
-    """The value as the wanted type, or a sentence."""
+    """The value as the wanted type, or a UserError."""
     origin = get_origin(wanted) or wanted
     if origin is Literal:
         return _choice(name, value, get_args(wanted))

@@ -91,7 +91,7 @@ class Downloads(Protocol):
         ...
 
     def fetch(self, held: list[int], missed: Int64[Tensor, " n"], place: GridWeights) -> None:
-        """Clients that hold these versions, and miss so many coordinates, fetch the last one."""
+        """Clients that hold these versions, and miss this many coordinates, fetch the last one."""
         ...
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
