@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -277,3 +278,14 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 
     make().execute(tmp_path / "run", watch=intrude)
     assert [line["round"] for line in lines(tmp_path / "run")] == [3, 6, 9]
+
+
+def test_a_checkpoint_goes_on_in_a_longer_run_and_not_in_a_shorter_one(tmp_path):
+    """Copied to another folder: the ledger has room for as many rounds as the run has."""
+    make("fetchsgd", "epochs=2").execute(tmp_path / "short")
+    for name in ("longer", "shorter"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "short" / checkpoints.FILE, tmp_path / name)
+    assert make("fetchsgd", "epochs=4").execute(tmp_path / "longer", resume=True)["rounds"] == 12
+    with pytest.raises(UserError, match="the checkpoint is of round 6, and the run has 3"):
+        make("fetchsgd", "epochs=1").execute(tmp_path / "shorter", resume=True)

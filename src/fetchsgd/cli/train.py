@@ -10,7 +10,7 @@ import typer
 from fetchsgd.cli.display import watching
 from fetchsgd.cli.output import console, say
 from fetchsgd.errors import UserError
-from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock
+from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
 from fetchsgd.runs.budget import choose, parse_budget
 from fetchsgd.runs.settings import Config, merge, parse_assignments, resolve
 from fetchsgd.runs.toml_files import Settings, read_toml
@@ -130,7 +130,7 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
 def _traffic(result: dict[str, Any], prefix: str) -> str:
     def times(name: str) -> str:
         value = result[f"{prefix}{name}_compression"]
-        return "nothing sent" if value is None else f"{value:.3g}x"
+        return "nothing sent" if value is None else format_ratio(value).replace("×", "x")
 
     up, down = (format_bytes(result[f"{prefix}{way}_bytes"]) for way in ("upload", "download"))
     return f"{times('upload')} up ({up}), {times('download')} down ({down}), " + (
