@@ -51,10 +51,14 @@ class Sum(NamedTuple):
 
 
 class Dice(NamedTuple):
-    """How clients round: a quantiser, and the key of the round's random numbers."""
+    """How clients round: a quantiser, and the key of the round's random numbers.
+
+    round: for messages that depend on it, such as coordinates that all clients draw alike.
+    """
 
     quantiser: Quantiser
     key: int
+    round: int = 0
 
 
 class Reply(NamedTuple):

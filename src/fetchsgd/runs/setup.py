@@ -94,7 +94,7 @@ class Setup:
 
     def dice(self, round: int) -> Dice:
         """How clients round in a round: by the run's seed, the round and the client alone."""
-        return Dice(self.quantiser, number(self.config.train.seed, "quantise", round))
+        return Dice(self.quantiser, number(self.config.train.seed, "quantise", round), round)
 
     def test_data(self) -> tuple[Tensor, Tensor]:
         """On the device, for whoever evaluates."""
