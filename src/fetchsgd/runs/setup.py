@@ -7,6 +7,7 @@ what it evaluates with, a real client only its own.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class Setup:
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
-        self.grid = make_grid(config, self.model, self.origin)
+        self.grid = make_grid(config, self.model.sizes, self.origin)
         self.trainer = Trainer(
             self.model,
             task.loss,
@@ -113,10 +114,10 @@ def make_method(config: Config, dim: int) -> Method:
     return method
 
 
-def make_grid(config: Config, model: FlatModel, origin: Tensor) -> Grid:
-    """The grid that the weights are on, or a sentence."""
+def make_grid(config: Config, sizes: Sequence[int], origin: Tensor) -> Grid:
+    """The grid that the weights are on, or a sentence. `sizes` are those of the model's tensors."""
     try:
-        grid: Grid = config.grid.made(tuple(model.sizes), origin)
+        grid: Grid = config.grid.made(tuple(sizes), origin)
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
     return grid
