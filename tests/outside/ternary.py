@@ -111,9 +111,6 @@ class Ternary:
     def most_bytes(self, count: int) -> int:
         return section_bytes(count)
 
-    def bits_per_number(self) -> float:
-        return 8 / 5
-
 
 def draw(key: int, client: int, count: int) -> Tensor:
     """Numbers from 0 to 1 of one client in one round."""
