@@ -1,7 +1,7 @@
 """What a run trains with, set up from its settings: the same for a simulation and a federation.
 
 No data is on the device yet: a simulation moves what its clients need there, a real server only
-what it evaluates with, a real client only its own.
+what it evaluates with, a real client only its own. A client never reads the test set.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fetchsgd.server.grids import Grid
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 from fetchsgd.server.sampling import Sampler
+from fetchsgd.tasks import HeldOut, Task
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30
@@ -99,8 +100,16 @@ class Setup:
 
     def test_data(self) -> tuple[Tensor, Tensor]:
         """On the device, for whoever evaluates."""
-        task = self.config.task
-        return task.test_inputs.to(self.device), task.test_targets.to(self.device)
+        test = load_test_data(self.config.task)
+        return test.inputs.to(self.device), test.targets.to(self.device)
+
+
+def load_test_data(task: Task) -> HeldOut:
+    """The test set, or the sentence for files that cannot be read."""
+    try:
+        return task.test_data
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def make_method(config: Config, dim: int) -> Method:

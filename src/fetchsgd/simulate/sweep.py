@@ -27,7 +27,7 @@ import torch
 from fetchsgd.errors import UserError
 from fetchsgd.runs.environment import choose_device
 from fetchsgd.runs.settings import METHOD, Config, Made, merge, resolve
-from fetchsgd.runs.setup import make_grid, make_method
+from fetchsgd.runs.setup import load_test_data, make_grid, make_method
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.vector import FlatModel
 
@@ -88,6 +88,7 @@ def _check_parts(config: Config, sizes: list[int]) -> None:
     make_method(config, sum(sizes))
     make_grid(config, sizes, torch.zeros(sum(sizes)))
     _ = config.quantiser
+    load_test_data(config.task)
 
 
 def _sizes(config: Config, known: dict[int, list[int]]) -> list[int]:
