@@ -90,8 +90,9 @@ def chat_like(seed: int = 0) -> Task:
     loss = partial(dialogue_loss, window=WINDOW, lm_coefficient=2.0)
     quality = partial(reply_losses, window=WINDOW)
     return Task(
-        "chat_like", ClientData(inputs, counted, offsets, lengths), inputs[:64], counted[:64],
-        small_language_model, loss, quality, preset=CHAT,
+        name="chat_like", train=ClientData(inputs, counted, offsets, lengths),
+        test_inputs=inputs[:64], test_targets=counted[:64],
+        model=small_language_model, loss=loss, quality=quality, preset=CHAT,
     )  # fmt: skip
 
 

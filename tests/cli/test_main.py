@@ -205,7 +205,15 @@ def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):
     assert not (tmp_path / "c.html").exists()
 
 
-@pytest.mark.parametrize(("file", "most"), [("algorithm1.py", 100), ("custom_task.py", 60)])
+@pytest.mark.parametrize(
+    ("file", "most"),
+    [
+        ("algorithm1.py", 100),
+        ("custom_task.py", 60),
+        ("custom_method.py", 80),
+        ("custom_quantiser.py", 100),
+    ],
+)
 def test_examples_are_short(file, most):
     assert len((ROOT / "examples" / file).read_text().splitlines()) < most
 
@@ -239,3 +247,20 @@ def test_the_custom_task_of_the_examples_trains(tmp_path):
     result = json.loads((tmp_path / "r" / "result.json").read_text())
     assert result["metric"] == "squared_error"
     assert result["value"] < 5  # of a variance near 40
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--method", "custom_method:ServerAdam", "--set", "peak=0.002"),
+        ("--set", "quantiser=custom_quantiser:Bytes", "--set", "levels=15", "--set", "peak=0.1"),
+    ],
+    ids=["method", "quantiser"],
+)
+def test_the_custom_parts_of_the_examples_train(words, tmp_path):
+    done = fetchsgd(
+        "train", "digits", *words, "--set", "epochs=6", "--set", "eval_every=6",
+        "--out", tmp_path / "r", cwd=ROOT / "examples",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["value"] > 0.7

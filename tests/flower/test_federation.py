@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd
 
 from flower.federations import federation as without_processes
 from flower.federations import train
+from outside.settings import AS_TEXT as OUTSIDE
 
 from fetchsgd.flower.keys import make_keys
 from fetchsgd.flower.processes import Federation
@@ -108,6 +109,25 @@ def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
     assert result["wire_download_bytes"] == expected["wire_download_bytes"]
     assert result["value"] == expected["value"]
     assert load_run(out).status == "finished"
+
+
+def test_parts_from_outside_the_package_train_as_in_simulation(tmp_path):
+    """Method, quantiser and grid are files that every process imports by name."""
+    out = tmp_path / "run"
+    given = settings(out, 3) | {"train.epochs": 3.0, "settings": " ".join(OUTSIDE)}
+    with Federation(tmp_path / "flower", ENVIRONMENT) as federation:
+        federation.start_nodes(3)
+        federation.start_run(APP, given)
+        result = ended(federation, out)
+    expected = simulated(given, tmp_path / "simulated")
+    found, simulation = (load_file(tmp_path / n / FILE) for n in ("run", "simulated"))
+    torch.testing.assert_close(found["weights"], simulation["weights"], rtol=1e-5, atol=1e-7)
+    assert torch.equal(found["steps"], simulation["steps"])
+    assert int(found["state.count"]) == 3
+    counts = result["federation"]["counts"]
+    assert counts["replies"] == 9
+    assert counts["received_bytes"] == result["wire_upload_bytes"] == expected["wire_upload_bytes"]
+    assert counts["sent_bytes"] == result["wire_download_bytes"] == expected["wire_download_bytes"]
 
 
 def test_killed_nodes_dishonest_clients_and_a_killed_server(tmp_path):

@@ -9,7 +9,7 @@ from fetchsgd.flower.merging import Expected, RunningMean, judge
 from fetchsgd.flower.messages import Answer
 from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.flower.work import row_of
-from fetchsgd.methods import Dice, FedAvg, FetchSGD, LocalTopK
+from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, Upload
 from fetchsgd.quantisers import Bits
 from fetchsgd.wire import Floats, decode, encode
 
@@ -24,7 +24,7 @@ def expected(method, bits=32, **more):
 
 
 def answer(method, vector, client=1, examples=3, bits=32):
-    payload = method.message.write(vector, None, client, 5, Dice(Bits(bits), key=0))
+    payload = method.message.write(vector, None, client, 5, Upload(Bits(bits), key=0))
     return Answer("digest", "lineage", 5, client, examples, 0.5, encode(payload))
 
 

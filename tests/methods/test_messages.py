@@ -7,7 +7,7 @@ import pytest
 import torch
 from wire.messages import assert_predicted
 
-from fetchsgd.methods import METHODS, ChosenMessage, DenseMessage, Dice, SketchMessage
+from fetchsgd.methods import METHODS, ChosenMessage, DenseMessage, SketchMessage, Upload
 from fetchsgd.quantisers import Bits
 from fetchsgd.sketch import CountSketch
 from fetchsgd.wire import (
@@ -69,12 +69,12 @@ def test_options_are_for_all_methods_of_the_paper():
 @widths
 @pytest.mark.parametrize("name", OPTIONS)
 def test_messages_one_by_one_add_up_to_the_merged_cohort(name, bits):
-    message, dice, vectors = message_of(name), Dice(Bits(bits), KEY), cohort()
-    merged = message.merge(vectors, SHARES, CLIENTS, dice, None)
+    message, upload, vectors = message_of(name), Upload(Bits(bits), KEY), cohort()
+    merged = message.merge(vectors, SHARES, CLIENTS, upload, None)
     total, numbers = torch.zeros(message.shape, dtype=torch.float64), 0
     for vector, client, share in zip(vectors, CLIENTS.tolist(), SHARES.tolist(), strict=True):
-        payload = message.write(vector, None, client, ROUND, dice)
-        reply = received(message, payload, dice.quantiser)
+        payload = message.write(vector, None, client, ROUND, upload)
+        reply = received(message, payload, upload.quantiser)
         message.add(total, reply, share)
         numbers += reply.counted
     assert merged.total.shape == message.shape
@@ -90,19 +90,19 @@ def test_messages_one_by_one_add_up_to_the_merged_cohort(name, bits):
 @widths
 @pytest.mark.parametrize("name", OPTIONS)
 def test_sizes_are_predicted_and_bounded(name, bits):
-    message, dice, vectors = message_of(name), Dice(Bits(bits), KEY), cohort()
+    message, upload, vectors = message_of(name), Upload(Bits(bits), KEY), cohort()
     sizes = []
     for vector, client in zip(vectors, CLIENTS.tolist(), strict=True):
-        payload = message.write(vector, None, client, ROUND, dice)
+        payload = message.write(vector, None, client, ROUND, upload)
         data = encode(payload)
         sizes.append(len(data))
         assert_predicted(message.predicted_bytes(payload) - HEADER_BYTES, data)
-        assert len(data) <= message.most_bytes(dice.quantiser)
+        assert len(data) <= message.most_bytes(upload.quantiser)
     assert sorted(sizes)[1] > 2000  # all but that of the vector that is mostly zeros
-    counted = message.merge(vectors, SHARES, CLIENTS, dice, None).bytes
+    counted = message.merge(vectors, SHARES, CLIENTS, upload, None).bytes
     assert float(counted) == pytest.approx(sum(sizes), rel=0.005)
-    if message.linear and dice.quantiser.exact:
-        assert message.exact_cost(5, dice.quantiser) == (5 * message.numbers, sum(sizes))
+    if message.linear and upload.quantiser.exact:
+        assert message.exact_cost(5, upload.quantiser) == (5 * message.numbers, sum(sizes))
 
 
 @widths
@@ -119,9 +119,9 @@ def test_sizes_are_predicted_and_bounded(name, bits):
     ids=["zeros", "ones", "one", "front empty", "heavy tails"],
 )
 def test_no_vector_makes_a_message_longer_than_the_most(name, bits, vector):
-    message, dice = message_of(name), Dice(Bits(bits), KEY)
-    data = encode(message.write(vector, None, 3, ROUND, dice))
-    assert len(data) <= message.most_bytes(dice.quantiser)
+    message, upload = message_of(name), Upload(Bits(bits), KEY)
+    data = encode(message.write(vector, None, 3, ROUND, upload))
+    assert len(data) <= message.most_bytes(upload.quantiser)
 
 
 # --- what the server refuses
@@ -135,7 +135,7 @@ THREE = pytest.mark.parametrize("message", [SKETCH, DENSE, CHOSEN], ids=["sketch
 def written(message, bits=32, round=ROUND):
     dim = message.sketch.dim if isinstance(message, SketchMessage) else message.dim
     vector = torch.randn(dim, generator=torch.Generator().manual_seed(0))
-    return message.write(vector, None, 0, round, Dice(Bits(bits), KEY))
+    return message.write(vector, None, 0, round, Upload(Bits(bits), KEY))
 
 
 def refused(message, payload, bits=32):
@@ -237,12 +237,12 @@ def test_a_client_alone_remembers_what_it_remembers_in_a_cohort(options, bits):
     alone = {client: message.first_memory(1, CPU) for client in CLIENTS.tolist()}
     for round, present in enumerate(([0, 1, 2, 3, 4], [0, 3], [4, 1, 0])):
         vectors, clients, shares = cohort(round, 1000)[present], CLIENTS[present], SHARES[present]
-        dice = Dice(quantiser, KEY + round)
-        merged = message.merge(vectors, shares, clients, dice, everyone)
+        upload = Upload(quantiser, KEY + round)
+        merged = message.merge(vectors, shares, clients, upload, everyone)
         total = torch.zeros(1000, dtype=torch.float64)
         for vector, client, share in zip(vectors, clients.tolist(), shares.tolist(), strict=True):
             memory = message.remember(vector, alone[client])
-            payload = decode(encode(message.write(vector, memory, client, round, dice)))
+            payload = decode(encode(message.write(vector, memory, client, round, upload)))
             message.add(total, message.read(payload), share)
             alone[client] = message.forget(memory, payload)
         close = {"rtol": 1e-5, "atol": 1e-6 * float(total.abs().max())}
@@ -257,13 +257,13 @@ def test_a_client_alone_remembers_what_it_remembers_in_a_cohort(options, bits):
 
 def test_what_was_not_merged_is_kept():
     """given = sent + kept, where a message may get lost: then all of it is kept."""
-    message, dice = ChosenMessage(1000, k=100, error=True), Dice(Bits(), KEY)
+    message, upload = ChosenMessage(1000, k=100, error=True), Upload(Bits(), KEY)
     memory, sent, given = message.first_memory(1, CPU), torch.zeros(1000), torch.zeros(1000)
     for round in range(6):
         vector = torch.randn(1000, generator=torch.Generator().manual_seed(round))
         given += vector
         memory = message.remember(vector, memory)
-        payload = message.write(vector, memory, 3, round, dice)
+        payload = message.write(vector, memory, 3, round, upload)
         if round % 2:  # the others get lost
             sent[payload.indices] += payload.values.floats()
             memory = message.forget(memory, payload)
@@ -277,7 +277,7 @@ def test_remembering_leaves_what_it_is_given():
     kept = {name: rows.clone() for name, rows in before.items()}
     vector = torch.arange(1000.0)
     after = message.remember(vector, before)
-    message.forget(after, message.write(vector, after, 0, 0, Dice(Bits(), KEY)))
+    message.forget(after, message.write(vector, after, 0, 0, Upload(Bits(), KEY)))
     assert torch.equal(vector, torch.arange(1000.0))
     assert all(torch.equal(before[name], kept[name]) for name in kept)
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from fetchsgd.methods import Dice, FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
+from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed, Upload
 from fetchsgd.quantisers.bits import Bits
 from fetchsgd.server.grids import Float16Grid, Float32Grid
 from fetchsgd.vector import SparseVector
@@ -163,9 +163,9 @@ def test_a_round_at_rate_zero_clears_nothing():
 def test_local_topk_keeps_each_clients_largest():
     message = LocalTopK(6, k=2).message
     vectors = torch.tensor([[1.0, -5, 3, 0, 0, 0], [0, 0, 0, 2, -1, 0.5]])
-    dice = Dice(Bits(), key=0)
+    upload = Upload(Bits(), key=0)
     total, numbers, _ = message.merge(
-        vectors, torch.tensor([0.5, 2.0]), torch.arange(2), dice, None
+        vectors, torch.tensor([0.5, 2.0]), torch.arange(2), upload, None
     )
     assert total.tolist() == [0, -2.5, 1.5, 4, -2, 0]
     assert int(numbers) == 4

@@ -8,7 +8,7 @@ from waiting import nothing_waits
 from wire.messages import same
 
 from fetchsgd.quantisers import QUANTISERS, Bits
-from fetchsgd.quantisers.bits import WIDTHS
+from fetchsgd.quantisers.bits import BITS_PER_NUMBER, WIDTHS
 from fetchsgd.wire import Floats, SketchTable, SparseUpdate, encode
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
@@ -104,7 +104,7 @@ class TestRows:
         count = 400_000
         row = Bits(bits).round_rows(normal(1, count), KEY, torch.tensor([1]))
         measured = 8 * float(row.section_bytes()[0]) / count
-        assert measured <= Bits(bits).bits_per_number() <= 1.03 * measured
+        assert measured <= BITS_PER_NUMBER[bits] <= 1.03 * measured
 
 
 @pytest.mark.gpu

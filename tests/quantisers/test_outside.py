@@ -118,9 +118,6 @@ class Sign:
     def most_bytes(self, count: int) -> int:
         return section_bytes(count)
 
-    def bits_per_number(self) -> float:
-        return 1.0
-
 
 def _draws(key: int, client: int, count: int) -> Tensor:
     rng = np.random.default_rng([key, client])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fetchsgd.methods import Dice, LocalTopK
+from fetchsgd.methods import LocalTopK, Upload
 from fetchsgd.quantisers import Bits
 from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
@@ -139,7 +139,7 @@ def test_local_error_returns_what_was_not_sent():
     assert ((error[COHORT] == 0).sum(dim=1) >= 10).all()
 
 
-def choose_by_indices(method, vectors, shares, clients, dice, memory):
+def choose_by_indices(method, vectors, shares, clients, upload, memory):
     """The same by sorted indices, one coordinate after another added to the sum."""
     momentum = vectors
     if memory is not None and method.local_momentum:
@@ -153,7 +153,7 @@ def choose_by_indices(method, vectors, shares, clients, dice, memory):
     if memory is not None:
         memory["momentum"][clients] = momentum.scatter(1, indices, 0)
         memory["error"][clients] = error.scatter(1, indices, 0)
-    rounded = dice.quantiser.round_rows(values, dice.key, clients)
+    rounded = upload.quantiser.round_rows(values, upload.key, clients)
     sent = rounded.dequantise()
     positions = position_bytes(method.dim, torch.tensor([method.k]))[0]
     bytes = len(values) * (HEADER_BYTES + positions) + rounded.section_bytes().sum()
@@ -190,10 +190,10 @@ def test_choosing_by_masks_equals_choosing_by_indices(local, k, bits):
     shares, clients = torch.tensor([0.3, 0.1, 0.2, 0.15, 0.25]), torch.from_numpy(COHORT)
     for round in range(3):
         given = random_vectors(round, 1000)
-        dice = Dice(Bits(bits), number(4, "quantise", round))
-        total, numbers, bytes = method.message.merge(given, shares, clients, dice, memory)
+        upload = Upload(Bits(bits), number(4, "quantise", round))
+        total, numbers, bytes = method.message.merge(given, shares, clients, upload, memory)
         assert torch.equal(given, random_vectors(round, 1000))
-        expected = choose_by_indices(method, given, shares, clients, dice, expected_memory)
+        expected = choose_by_indices(method, given, shares, clients, upload, expected_memory)
         torch.testing.assert_close(total, expected[0], rtol=1e-5, atol=1e-6)
         assert numbers == expected[1]
         assert bytes == expected[2]

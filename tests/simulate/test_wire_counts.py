@@ -16,7 +16,7 @@ def uploads(run, weights, cohort, round):
     for client in cohort.tolist():
         own = run.cohort.gatherer.gather(np.array([client]), round)
         vectors, _ = setup.trainer.client_vectors(weights, own, run.config.local, 0.0, None, 0)
-        yield run.method.message.write(vectors[0], None, client, round, setup.dice(round))
+        yield run.method.message.write(vectors[0], None, client, round, setup.upload(round))
 
 
 def downloads(training, cohort):

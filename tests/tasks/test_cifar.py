@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
+from fetchsgd.simulate import Run
+from fetchsgd.simulate.sweep import plan
 from fetchsgd.tasks import cifar
 from fetchsgd.tasks.augment import PADDING, crop_and_flip
 from fetchsgd.tasks.cifar import CIFAR10, CIFAR100, PIXELS, DataFile, cifar10, cifar100
@@ -145,11 +147,28 @@ def test_downloaded_unpacked_and_dealt_out(published):
     assert (folder / SMALL.unpacked / "train.bin").read_bytes() == records(200, 200).tobytes()
     assert task.train.num_clients == 200
     expected = torch.from_numpy(records(30, 30)[:, 2:]).view(-1, 3, 32, 32)
-    assert torch.equal(task.test_inputs, expected)
-    assert torch.equal(task.test_targets, torch.arange(30))
-    assert task.model()(task.test_inputs[:1]).shape == (1, 100)
+    assert torch.equal(task.test_data.inputs, expected)
+    assert torch.equal(task.test_data.targets, torch.arange(30))
+    assert task.model()(task.test_data.inputs[:1]).shape == (1, 100)
     cifar100(seed=1, split="dirichlet", examples_per_client=20)
     assert site.requests == [None]
+
+
+def test_without_the_test_file_a_client_trains_and_a_simulation_says_so(published):
+    """Before its first round, and a sweep before any run."""
+    _, folder = published
+    cifar100()
+    missing = folder / SMALL.unpacked / "test.bin"
+    missing.unlink()
+    cifar.read_test.cache_clear()
+    given = {"task": {"name": "fetchsgd.tasks.cifar:cifar100"}, "train": {"clients_per_round": 5}}
+    given["method"] = {"name": "uncompressed"}
+    config = resolve(given)
+    assert config.task.train.num_clients == 200
+    with pytest.raises(UserError, match=f"there is no file {missing}; expected one of 92220 bytes"):
+        Run(config)
+    with pytest.raises(UserError, match=f"there is no file {missing}; expected one of 92220 bytes"):
+        plan({**given, "sweep": [{"train.seed": 1}]}, "the test")
 
 
 def test_an_archive_put_by_hand_needs_no_network(published):
@@ -256,12 +275,12 @@ def test_published_files(task, source, per_client):
     made = task(folder=str(PUBLISHED))
     classes = source.labels[-1]
     assert made.train.inputs.shape == (50_000, 3, 32, 32)
-    assert made.test_inputs.shape == (10_000, 3, 32, 32)
+    assert made.test_data.inputs.shape == (10_000, 3, 32, 32)
     assert made.train.num_clients == 50_000 // per_client
     assert set(made.train.sizes) == {per_client}
     assert (made.train.targets.view(-1, per_client).diff(dim=1) == 0).all()
     assert torch.equal(made.train.targets.bincount(), torch.full((classes,), 50_000 // classes))
-    assert torch.equal(made.test_targets.bincount(), torch.full((classes,), 10_000 // classes))
+    assert torch.equal(made.test_data.targets.bincount(), torch.full((classes,), 10_000 // classes))
     mean, std = channel_statistics(made.train.inputs)
     np.testing.assert_allclose(source.mean, mean, atol=0.06)
     np.testing.assert_allclose(source.std, std, atol=0.06)
@@ -294,4 +313,4 @@ def test_the_task_in_settings(task, per_round, peak):
     assert config.train.clients_per_round == per_round
     assert (config.schedule.peak, config.schedule.pivot) == (peak, 5)
     assert config.method_options["k"] == 50_000
-    assert cifar.read.cache_info().currsize == 1
+    assert cifar.read_train.cache_info().currsize == 1

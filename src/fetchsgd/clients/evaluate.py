@@ -26,14 +26,15 @@ def evaluate(
 
     The model is in eval mode, so without dropout; equal weights give equal numbers.
     """
+    lengths = task.test_data.lengths
     sums = weights.new_zeros(3, dtype=torch.float64)
     parameters = trainer.parameters(weights)
     with in_eval_mode(trainer.model.module), seeded_globals(SEED, weights.device):
         for start in range(0, len(inputs), task.eval_batch):
             part = slice(start, start + task.eval_batch)
             examples, expected = inputs[part], targets[part]
-            if task.test_lengths is not None:
-                examples = cut(examples, int(task.test_lengths[part].max()))
+            if lengths is not None:
+                examples = cut(examples, int(lengths[part].max()))
             outputs = trainer.outputs(parameters, as_images(examples))
             quality = totals_and_counts(task.quality(outputs, expected))
             sums += torch.stack([*quality, task.loss(outputs, expected).sum()])

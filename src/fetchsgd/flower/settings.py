@@ -77,9 +77,10 @@ def read_settings(
 ) -> tuple[Config, FederationSettings]:
     """Everything about a run, or a sentence. Loads the task's data."""
     given, assignments = _sections(run_config), _assignments(str(run_config.get("settings", "")))
+    listed = [(part, part.name_in(given)) for part in PARTS]
     given = merge(given, parse_names(assignments))
-    for part in PARTS:
-        _leave_out_options_of_others(part, given.get(part.section, {}))
+    for part, name in listed:
+        _leave_out_options_of_others(part, name, given.get(part.section, {}))
     federation, assignments = _federation(given, assignments)
     for name, value in (node_config or {}).items():
         section, _, key = name.partition(".")
@@ -119,12 +120,16 @@ def _assignments(text: str) -> list[str]:
         raise UserError(f"settings must be a list of key=value, got {text!r}: {error}") from error
 
 
-def _leave_out_options_of_others(part: Part, listed: dict[str, Any]) -> None:
-    """An app lists options of one method, and Flower keeps them when another one is asked for."""
-    name = str(listed.get(part.key, part.default))
-    known = {part.key, *part.options(name)}
-    for key in [key for key in listed if key not in known and part.not_an_option(key, name)]:
-        value = listed.pop(key)
+def _leave_out_options_of_others(part: Part, listed: str, given: dict[str, Any]) -> None:
+    """An app lists options of one method, and Flower keeps them when another one is asked for.
+
+    listed: the method that the app names, which may be the user's own.
+    """
+    name = str(given.get(part.key, part.default))
+    known, others = {part.key, *part.options(name)}, part.options(listed)
+    unknown = [key for key in given if key not in known]
+    for key in [key for key in unknown if key in others or part.not_an_option(key, name)]:
+        value = given.pop(key)
         log.info("%s.%s = %s is left out: %s has no such option", part.section, key, value, name)
 
 

@@ -65,5 +65,5 @@ def work(
     )
     message = setup.method.message
     memory = message.remember(vectors[0], memory)
-    payload = message.write(vectors[0], memory, client, round, setup.dice(round))
+    payload = message.write(vectors[0], memory, client, round, setup.upload(round))
     return Done(payload, int(own.sizes[0]), float(losses[0]), memory)

@@ -8,12 +8,12 @@ from fetchsgd.methods.local_topk import LocalTopK
 from fetchsgd.methods.messages import (
     ChosenMessage,
     DenseMessage,
-    Dice,
     Memory,
     Message,
     Reply,
     SketchMessage,
     Sum,
+    Upload,
 )
 from fetchsgd.methods.true_topk import TrueTopK
 from fetchsgd.methods.uncompressed import Uncompressed
@@ -33,7 +33,6 @@ __all__ = [
     "Deliver",
     "Delivered",
     "DenseMessage",
-    "Dice",
     "FedAvg",
     "FetchSGD",
     "LocalTopK",
@@ -47,4 +46,5 @@ __all__ = [
     "TrueTopK",
     "Uncompressed",
     "Update",
+    "Upload",
 ]

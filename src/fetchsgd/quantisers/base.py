@@ -65,7 +65,3 @@ class Quantiser(Protocol):
     def most_bytes(self, count: int) -> int:
         """No honest section of `count` numbers is longer."""
         ...
-
-    def bits_per_number(self) -> float:
-        """What a normally distributed number takes on the wire."""
-        ...

@@ -69,9 +69,6 @@ class Bits:
         packed = packed_bytes(self.bits, count)
         return packed + packed // 64 + 1024
 
-    def bits_per_number(self) -> float:
-        return BITS_PER_NUMBER[self.bits]
-
 
 @dataclass(frozen=True, eq=False)
 class FloatRows:

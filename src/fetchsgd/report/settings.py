@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
-# Which quantiser writes them, before there was more than one.
-_QUANTISER = {"upload.quantiser": "bits"}
 # The same for how examples are split among clients, in tasks that split them.
 _SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.5}
 # And for what FetchSGD sends of its errors.
 _ERROR_SETTINGS = {"method.error": "vanilla", "method.recovery": "top_k"}
+# Names a quantiser of the user's own. Where it is ours, the setting is left out: bits say it all.
+QUANTISER, _OURS = "upload.quantiser", "bits"
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
-    "upload.bits": ("upload.quantiser", "bits"),
     **dict.fromkeys(("download.step", "download.log"), ("download.grid", "steps")),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),
@@ -48,9 +47,8 @@ class Series(NamedTuple):
 
 
 def series_of(method: str, settings: Mapping[str, Any]) -> Series:
-    known = (NUMBER_SETTINGS | _QUANTISER).items()
-    plain = all(settings.get(key, value) == value for key, value in known)
-    return Series(method, low_bit=not plain)
+    plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
+    return Series(method, low_bit=not plain or QUANTISER in settings)
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,13 +58,23 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     dropped.
     """
     given = {key: value for key, value in _flat(config) if key not in _NOT_COMPARED}
-    implied = NUMBER_SETTINGS | _QUANTISER | (_SPLIT_SETTINGS if "task.split" in given else {})
+    implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
+    if given.get(QUANTISER, _OURS) == _OURS:
+        given.pop(QUANTISER, None)
+    else:
+        implied.pop("upload.bits")
     full = {**given, **{key: value for key, value in implied.items() if key not in given}}
-    for key, (other, value) in DEPENDENT.items():  # in an order in which no one is dropped too late
+    decided = {key: rule for key, rule in DEPENDENT.items() if _is_ours(full, rule[0])}
+    for key, (other, value) in decided.items():  # in an order in which no one is dropped too late
         if full.get(other) != value:
             full.pop(key, None)
     return full
+
+
+def _is_ours(settings: Mapping[str, Any], key: str) -> bool:
+    """Whether a part of ours has this setting; one of the user's own may have the same options."""
+    return key in settings and ":" not in str(settings[key])
 
 
 def setting_name(key: str) -> str:
@@ -86,8 +94,9 @@ def setting_value(value: Any) -> str:
 
 def settings_line(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The named settings in one line: `k=500, bits=4`, in the short names of `--set`."""
-    # A step is given only where the grid is one of steps, so it implies the grid.
-    implied = "download.grid" if "download.step" in keys and "download.step" in settings else ""
+    # Of our grids only that of steps has a step, so it implies the grid.
+    has_step = "download.step" in keys and "download.step" in settings
+    implied = "download.grid" if has_step and _is_ours(settings, "download.grid") else ""
     present = [key for key in keys if key in settings and key != implied]
     return ", ".join(f"{_short_name(key)}={setting_value(settings[key])}" for key in present)
 

@@ -17,7 +17,7 @@ from fetchsgd.formatting import (
 )
 from fetchsgd.report.groups import Task, differing_settings, group_by_task
 from fetchsgd.report.runs import Run
-from fetchsgd.report.settings import NUMBER_SETTINGS, Series, settings_line
+from fetchsgd.report.settings import NUMBER_SETTINGS, QUANTISER, Series, settings_line
 from fetchsgd.report.styles import Style
 from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
@@ -26,7 +26,7 @@ Cell = tuple[object, str]  # the key to sort by, None for unknown; and what to s
 
 _WIDTH = 120  # of a terminal
 _SETTINGS = 2  # the column that is wrapped if the terminal is too narrow
-_NUMBER_FORMAT = (*NUMBER_SETTINGS, "download.step")
+_NUMBER_FORMAT = (QUANTISER, *NUMBER_SETTINGS, "download.step")
 _WORDS = {"task", "method", "settings", "status"}  # columns aligned to the left
 
 

@@ -1,19 +1,20 @@
 """What a run trains with, set up from its settings: the same for a simulation and a federation.
 
 No data is on the device yet: a simulation moves what its clients need there, a real server only
-what it evaluates with, a real client only its own.
+what it evaluates with, a real client only its own. A client never reads the test set.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError
-from fetchsgd.methods import Dice, Memory, Method
+from fetchsgd.methods import Memory, Method, Upload
 from fetchsgd.quantisers.base import Quantiser
 from fetchsgd.randomness import number
 from fetchsgd.runs.environment import choose_device, compute_dtype
@@ -22,6 +23,7 @@ from fetchsgd.server.grids import Grid
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 from fetchsgd.server.sampling import Sampler
+from fetchsgd.tasks import HeldOut, Task
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30
@@ -47,7 +49,7 @@ class Setup:
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
-        self.grid = make_grid(config, self.model, self.origin)
+        self.grid = make_grid(config, self.model.sizes, self.origin)
         self.trainer = Trainer(
             self.model,
             task.loss,
@@ -92,14 +94,22 @@ class Setup:
         """Local steps have taken their rate on the client."""
         return None if self.config.local.is_one_gradient else 1.0
 
-    def dice(self, round: int) -> Dice:
+    def upload(self, round: int) -> Upload:
         """How clients round in a round: by the run's seed, the round and the client alone."""
-        return Dice(self.quantiser, number(self.config.train.seed, "quantise", round))
+        return Upload(self.quantiser, number(self.config.train.seed, "quantise", round), round)
 
     def test_data(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets, on the device."""
-        task = self.config.task
-        return task.test_inputs.to(self.device), task.test_targets.to(self.device)
+        test = load_test_data(self.config.task)
+        return test.inputs.to(self.device), test.targets.to(self.device)
+
+
+def load_test_data(task: Task) -> HeldOut:
+    """The test set, or a UserError for files that cannot be read."""
+    try:
+        return task.test_data
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def make_method(config: Config, dim: int) -> Method:
@@ -113,10 +123,10 @@ def make_method(config: Config, dim: int) -> Method:
     return method
 
 
-def make_grid(config: Config, model: FlatModel, origin: Tensor) -> Grid:
-    """The grid that the weights are on, or a UserError."""
+def make_grid(config: Config, sizes: Sequence[int], origin: Tensor) -> Grid:
+    """The grid that the weights are on, or a UserError. `sizes`: of the model's tensors."""
     try:
-        grid: Grid = config.grid.made(tuple(model.sizes), origin)
+        grid: Grid = config.grid.made(tuple(sizes), origin)
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
     return grid

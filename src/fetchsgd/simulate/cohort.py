@@ -16,7 +16,7 @@ from torch import Tensor
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.clients.trainer import LocalWork, Trainer
-from fetchsgd.methods import Dice, Memory, Method, Sum
+from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
 
@@ -32,7 +32,7 @@ class CohortAtWork:
     trainer: Trainer
     method: Method
     work: LocalWork
-    dice: Callable[[int], Dice]  # of a round
+    upload: Callable[[int], Upload]  # of a round
     seed: int
 
     def __call__(
@@ -44,14 +44,14 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """What the cohort sends, merged. Memory is updated in place."""
-        message, quantiser = self.method.message, self.dice(round).quantiser
+        message, quantiser = self.method.message, self.upload(round).quantiser
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         # Whatever each client does on its own that is not linear must be done for each.
         if message.linear and one_pass and not self.work.clip and quantiser.exact:
             batch = self.gatherer.gather_batch(clients, round)
             seed = number(self.seed, "model", round)
             pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
-            mean = message.compress(pieces)
+            mean = message.compress(pieces, round)
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
@@ -67,7 +67,7 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, in chunks that fit into memory."""
-        message, dice = self.method.message, self.dice(round)
+        message, upload = self.method.message, self.upload(round)
         sums: list[Sum] = []
         losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
@@ -80,7 +80,7 @@ class CohortAtWork:
             )
             numbers = torch.from_numpy(clients[start : start + step])
             numbers = numbers.to(weights.device, non_blocking=True)
-            sums.append(message.merge(vectors, part.weights, numbers, dice, memory))
+            sums.append(message.merge(vectors, part.weights, numbers, upload, memory))
             losses.append(part.weights @ own)
         total, numbers_up, bytes_up = (reduce(add, parts) for parts in zip(*sums, strict=True))
         return Merged(total, clients, numbers_up, bytes_up, reduce(add, losses))

@@ -49,7 +49,7 @@ class Run:
             few_shapes=setup.trainer.graphs,
         )  # fmt: skip
         self.cohort = CohortAtWork(
-            gatherer, setup.trainer, self.method, config.local, setup.dice, train.seed
+            gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed
         )
         self.test = setup.test_data()
 

@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fetchsgd.errors import UserError
 from fetchsgd.runs.environment import choose_device
 from fetchsgd.runs.settings import METHOD, Config, Made, merge, resolve
-from fetchsgd.runs.setup import make_method
+from fetchsgd.runs.setup import load_test_data, make_grid, make_method
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.vector import FlatModel
 
@@ -68,25 +70,33 @@ def _why(one: Settings, other: Settings) -> str:
 def _check(named: dict[str, Settings], where: str) -> list[Planned]:
     """Everything that can be known to fail. Data is read, and a model made, once for each task."""
     made: Made = {}
-    dims: dict[int, int] = {}
+    known: dict[int, list[int]] = {}
     planned = []
     for name, given in named.items():
         try:
             config = resolve(given, made=made)
-            choose_device(config.train.device)
-            make_method(config, _dim(config, dims))
+            _check_parts(config, _sizes(config, known))
         except UserError as error:
             raise UserError(f"{where}, run {name!r}: {error}") from error
         planned.append(Planned(name, given, config.settings))
     return planned
 
 
-def _dim(config: Config, dims: dict[int, int]) -> int:
-    """The weights of the task's model; `dims` holds those that are known."""
+def _check_parts(config: Config, sizes: list[int]) -> None:
+    """What a run would refuse before its first round. `sizes` are those of the model's tensors."""
+    choose_device(config.train.device)
+    make_method(config, sum(sizes))
+    make_grid(config, sizes, torch.zeros(sum(sizes)))
+    _ = config.quantiser
+    load_test_data(config.task)
+
+
+def _sizes(config: Config, known: dict[int, list[int]]) -> list[int]:
+    """Of the tensors of the task's model; `known` holds those of tasks that were seen before."""
     task = config.task
-    if id(task) not in dims:
-        dims[id(task)] = FlatModel(task.model()).dim
-    return dims[id(task)]
+    if id(task) not in known:
+        known[id(task)] = list(FlatModel(task.model()).sizes)
+    return known[id(task)]
 
 
 def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Settings]]:

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fetchsgd.named import REQUIRED, find
-from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
+from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_correct
 from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
 from fetchsgd.tasks.femnist import femnist
@@ -28,6 +28,7 @@ NOT_OPTIONS = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # *args and **k
 __all__ = [
     "TASKS",
     "ClientData",
+    "HeldOut",
     "Task",
     "cross_entropy",
     "find_task",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,15 +85,25 @@ class ClientData:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """The examples of the test set; `lengths` as in `ClientData`."""
+
+    inputs: Tensor
+    targets: Tensor
+    lengths: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """What the user names. `loss` gives one number per example, and must not mix examples.
 
+    test_inputs, test_targets, test_lengths: the test set, `lengths` as in `ClientData`; or instead
+    test: reads it, for whoever evaluates. Clients of a federation do not.
     model: makes the module; its initial weights must come from torch's generator, which is seeded.
         Parameters with requires_grad=False are not trained. Each part trains in the mode in which
         it is handed over, so `eval()` switches its dropout off. Buffers must stay constant.
     quality: from outputs and targets to one number per example, whose mean is the metric; or to
         two, (n, 2), a total and a count, such as of tokens: the metric is the ratio of the sums.
-    test_lengths: as `ClientData.lengths`.
     summary: turns that into the metric shown, such as a mean loss into perplexity.
     eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
@@ -101,8 +112,10 @@ class Task:
 
     name: str
     train: ClientData
-    test_inputs: Tensor
-    test_targets: Tensor
+    test_inputs: Tensor | None = None
+    test_targets: Tensor | None = None
+    test_lengths: NDArray[np.int64] | None = None
+    test: Callable[[], HeldOut] | None = None
     model: Callable[[], nn.Module]
     loss: Loss
     quality: Loss
@@ -110,9 +123,30 @@ class Task:
     higher_is_better: bool = True
     summary: Callable[[float], float] = float
     eval_batch: int = 2000
-    test_lengths: NDArray[np.int64] | None = None
     augment: Augment | None = None
     preset: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = [part is not None for part in (self.test_inputs, self.test_targets)]
+        if self.test is None and not all(given):
+            raise ValueError(
+                f"the task {self.name!r} has no test set: give test_inputs and test_targets, or "
+                "test, a function that reads both"
+            )
+        if self.test is not None and (any(given) or self.test_lengths is not None):
+            raise ValueError(
+                f"the task {self.name!r} has two test sets: give test_inputs and test_targets, or "
+                "test, not both"
+            )
+
+    @cached_property
+    def test_data(self) -> HeldOut:
+        """The test set, read when it is first asked for."""
+        if self.test is not None:
+            return self.test()
+        assert self.test_inputs is not None
+        assert self.test_targets is not None
+        return HeldOut(self.test_inputs, self.test_targets, self.test_lengths)
 
 
 def cut(inputs: Tensor, longest: int) -> Tensor:

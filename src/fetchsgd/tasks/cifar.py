@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fetchsgd.randomness import numpy_generator
 from fetchsgd.tasks.augment import crop_and_flip
-from fetchsgd.tasks.base import ClientData, Task, cross_entropy, is_correct
+from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_correct
 from fetchsgd.tasks.download import data_folder, fetch, unpack
 from fetchsgd.tasks.resnet9 import ResNet9
 from fetchsgd.tasks.splits import Split
@@ -172,13 +172,13 @@ def make_task(
     seed: int,
     preset: dict[str, dict[str, Any]],
 ) -> Task:
-    (images, labels), (test_images, test_labels) = read(source, find_folder(source, folder))
+    where = find_folder(source, folder)
+    images, labels = read_train(source, where)
     clients = dealing.clients(labels.numpy(), numpy_generator(seed, "split", 1))
     return Task(
         name=name,
         train=ClientData.from_groups(images, labels, clients),
-        test_inputs=test_images,
-        test_targets=test_labels,
+        test=partial(read_test, source, where),
         model=partial(ResNet9, source.labels[-1], source.mean, source.std),
         loss=cross_entropy,
         quality=is_correct,
@@ -207,11 +207,14 @@ def find_folder(source: Published, folder: str) -> Path:
 
 
 @lru_cache(maxsize=1)  # a sweep makes the task once for each of its runs
-def read(source: Published, folder: Path) -> tuple[Examples, Examples]:
-    """The training and the test set."""
-    train = [read_records(source, file, folder) for file in source.train]
-    test = read_records(source, source.test, folder)
-    return parse(np.concatenate(train), source), parse(test, source)
+def read_train(source: Published, folder: Path) -> Examples:
+    files = [read_records(source, file, folder) for file in source.train]
+    return parse(np.concatenate(files), source)
+
+
+@lru_cache(maxsize=1)
+def read_test(source: Published, folder: Path) -> HeldOut:
+    return HeldOut(*parse(read_records(source, source.test, folder), source))
 
 
 def read_records(source: Published, file: DataFile, folder: Path) -> NDArray[np.uint8]:

@@ -40,11 +40,15 @@ class Sum(NamedTuple):
     bytes: float | Tensor  # on the wire
 
 
-class Dice(NamedTuple):
-    """How clients round: a quantiser, and the key of the round's random numbers."""
+class Upload(NamedTuple):
+    """How the clients of a round send: a quantiser, and the key of the round's random numbers.
+
+    round: for messages that depend on it, such as coordinates that all clients draw alike.
+    """
 
     quantiser: Quantiser
     key: int
+    round: int = 0
 
 
 class Reply(NamedTuple):
@@ -73,7 +77,7 @@ class Message(Protocol):
         """How many numbers a client sends at most."""
         ...
 
-    def compress(self, vectors: Vectors) -> Tensor:
+    def compress(self, vectors: Vectors, round: int = 0) -> Tensor:
         """What is sent of a vector, before rounding; for linear messages."""
         ...
 
@@ -86,7 +90,7 @@ class Message(Protocol):
         vectors: Float32[Tensor, "n dim"],
         shares: Float32[Tensor, " n"],
         clients: Int64[Tensor, " n"],
-        dice: Dice,
+        upload: Upload,
         memory: Memory | None,
     ) -> Sum:
         """A simulated cohort's messages. `memory` has a row for every client of the task, and those
@@ -112,7 +116,7 @@ class Message(Protocol):
         memory: Memory | None,
         client: int,
         round: int,
-        dice: Dice,
+        upload: Upload,
     ) -> Payload:
         """One client's message. `memory` is what `remember` has returned, None without one."""
         ...
@@ -151,7 +155,7 @@ def check_round_and_values(header: Header, round: int, quantiser: Quantiser) -> 
         raise MismatchError("shape", f"the payload's numbers are not written by {quantiser}")
 
 
-def round_one(cells: Float32[Tensor, "1 count"], client: int, dice: Dice) -> Values:
+def round_one(cells: Float32[Tensor, "1 count"], client: int, upload: Upload) -> Values:
     """One client's numbers, as it rounds them in simulation as well."""
     clients = torch.tensor([client], device=cells.device)
-    return dice.quantiser.round_rows(cells, dice.key, clients).row(0)
+    return upload.quantiser.round_rows(cells, upload.key, clients).row(0)

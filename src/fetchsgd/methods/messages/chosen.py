@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fetchsgd.methods.largest import largest_mask, largest_sum
 from fetchsgd.methods.messages.base import (
-    Dice,
     Memory,
     Reply,
     Sum,
+    Upload,
     Vectors,
     check_round_and_values,
     refuse_unless,
@@ -54,7 +54,7 @@ class ChosenMessage:
     def numbers(self) -> int:
         return self.k
 
-    def compress(self, vectors: Vectors) -> Tensor:
+    def compress(self, vectors: Vectors, round: int = 0) -> Tensor:
         raise NotImplementedError("clients choose one by one: there is no message of a mean")
 
     def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
@@ -65,16 +65,16 @@ class ChosenMessage:
         vectors: Float32[Tensor, "n dim"],
         shares: Float32[Tensor, " n"],
         clients: Int64[Tensor, " n"],
-        dice: Dice,
+        upload: Upload,
         memory: Memory | None,
     ) -> Sum:
-        fixed = dice.quantiser.fixed_bytes(self.k)
+        fixed = upload.quantiser.fixed_bytes(self.k)
         places = self._place_bytes(vectors)
-        if memory is None and dice.quantiser.exact:
+        if memory is None and upload.quantiser.exact:
             assert fixed is not None
             return Sum(*largest_sum(vectors, shares, self.k), places + len(vectors) * fixed)
         chosen, vectors = self._choose(vectors, clients, memory)
-        if dice.quantiser.exact:
+        if upload.quantiser.exact:
             assert fixed is not None
             sent = torch.where(chosen, vectors, 0)
             return Sum(shares @ sent, sent.count_nonzero(), places + len(vectors) * fixed)
@@ -82,7 +82,7 @@ class ChosenMessage:
         n, dim = vectors.shape
         at = torch.nonzero_static(chosen.flatten(), size=n * self.k).squeeze(1)
         values = vectors.flatten()[at].view(n, self.k)
-        rounded = dice.quantiser.round_rows(values, dice.key, clients)
+        rounded = upload.quantiser.round_rows(values, upload.key, clients)
         # Rows that are summed in a fixed order: sums in place would differ from run to run.
         read = rounded.dequantise().flatten()
         sent = vectors.new_zeros(n * dim).scatter_(0, at, read).view(n, dim)
@@ -133,11 +133,11 @@ class ChosenMessage:
         memory: Memory | None,
         client: int,
         round: int,
-        dice: Dice,
+        upload: Upload,
     ) -> SparseUpdate:
         rows = vector[None] if memory is None else memory["error"]
         places = largest_mask(rows, self.k)[0].nonzero().squeeze(1)
-        values = round_one(rows[:, places], client, dice)
+        values = round_one(rows[:, places], client, upload)
         return SparseUpdate(self.dim, places, values, round)
 
     def check(self, header: Header, round: int, quantiser: Quantiser) -> None:

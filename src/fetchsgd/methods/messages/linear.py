@@ -11,10 +11,10 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.methods.messages.base import (
-    Dice,
     Memory,
     Reply,
     Sum,
+    Upload,
     Vectors,
     check_round_and_values,
     refuse_unless,
@@ -68,7 +68,7 @@ class LinearMessage(_Stateless):
     def numbers(self) -> int:
         raise NotImplementedError
 
-    def compress(self, vectors: Vectors) -> Tensor:
+    def compress(self, vectors: Vectors, round: int = 0) -> Tensor:
         raise NotImplementedError
 
     def payload(self, values: Values, round: int) -> Payload:
@@ -79,15 +79,17 @@ class LinearMessage(_Stateless):
         vectors: Float32[Tensor, "n dim"],
         shares: Float32[Tensor, " n"],
         clients: Int64[Tensor, " n"],
-        dice: Dice,
+        upload: Upload,
         memory: Memory | None,  # noqa: ARG002
     ) -> Sum:
         n = len(vectors)
-        if dice.quantiser.exact:
+        if upload.quantiser.exact:
             # The sum of the messages is the message of the sum, of which there is only one.
-            return Sum(self.compress(shares @ vectors), *self.exact_cost(n, dice.quantiser))
-        rows = self.compress(vectors)
-        rounded = dice.quantiser.round_rows(rows.flatten(1), dice.key, clients)
+            return Sum(
+                self.compress(shares @ vectors, upload.round), *self.exact_cost(n, upload.quantiser)
+            )
+        rows = self.compress(vectors, upload.round)
+        rounded = upload.quantiser.round_rows(rows.flatten(1), upload.key, clients)
         total = rounded.weighted_sum(shares).view(rows.shape[1:])
         return Sum(total, rows.numel(), rounded.section_bytes().sum() + HEADER_BYTES * n)
 
@@ -103,10 +105,10 @@ class LinearMessage(_Stateless):
         memory: Memory | None,  # noqa: ARG002
         client: int,
         round: int,
-        dice: Dice,
+        upload: Upload,
     ) -> Payload:
-        cells = self.compress(vector[None]).flatten(1)
-        return self.payload(round_one(cells, client, dice), round)
+        cells = self.compress(vector[None], round).flatten(1)
+        return self.payload(round_one(cells, client, upload), round)
 
     def read(self, payload: Payload) -> Reply:
         return Reply(payload.values.floats().view(self.shape), self.numbers)
@@ -135,7 +137,7 @@ class DenseMessage(LinearMessage):
     def numbers(self) -> int:
         return self.dim
 
-    def compress(self, vectors: Vectors) -> Tensor:
+    def compress(self, vectors: Vectors, round: int = 0) -> Tensor:  # noqa: ARG002
         sent = flatten(vectors)
         if self.watcher is not None:
             self.watcher(vectors, sent)
@@ -163,7 +165,7 @@ class SketchMessage(LinearMessage):
     def numbers(self) -> int:
         return self.sketch.num_cells
 
-    def compress(self, vectors: Vectors) -> Table:
+    def compress(self, vectors: Vectors, round: int = 0) -> Table:  # noqa: ARG002
         sent = self.sketch.sketch(vectors)
         if self.watcher is not None:
             self.watcher(vectors, sent)

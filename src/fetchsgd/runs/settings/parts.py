@@ -36,12 +36,17 @@ class Part:
         """The full name of the setting that names the part."""
         return f"{self.section}.{self.key}"
 
+    @property
+    def noun(self) -> str:
+        """What it is called in sentences: "method", "quantiser", "grid"."""
+        return self.section if self.key == "name" else self.key
+
     def name_in(self, given: Settings) -> str:
         return str(given.get(self.section, {}).get(self.key, self.default))
 
     def find(self, name: str) -> type:
         """The class of that name; UserError if there is none."""
-        kind = find(self.section, name, self.known)
+        kind = find(self.noun, name, self.known)
         if not is_dataclass(kind):
             raise UserError(
                 f"{self.setting} = {name!r} must name a dataclass, whose fields are its options"
