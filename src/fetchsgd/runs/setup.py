@@ -80,9 +80,9 @@ class Setup:
         size = clients * sum(part.nbytes for part in probe.values())
         if size > MEMORY_LIMIT:
             raise UserError(
-                f"clients' own error and momentum would take {size / 1e9:.1f} GB "
-                f"({clients} clients, {self.model.dim} weights); set method.local_error and "
-                "method.local_momentum off, or take a smaller task"
+                f"what clients remember ({', '.join(probe)}) would take {size / 1e9:.1f} GB "
+                f"({clients} clients, {self.model.dim} weights); let them remember nothing "
+                "(method.local_error, method.local_momentum), or take a smaller task"
             )
         return self.method.message.first_memory(clients, self.device)
 
