@@ -16,7 +16,7 @@ demo: setup
 	$(BIN)/fetchsgd demo --out runs/demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu
