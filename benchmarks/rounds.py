@@ -84,7 +84,10 @@ def million(seed: int = 0, clients: int = 1_000_000) -> Task:
 
 def synthetic(name: str, data: ClientData, model: Callable[[], nn.Module]) -> Task:
     test = data.inputs[:10], data.targets[:10]
-    return Task(name, data, *test, model, cross_entropy, is_correct)
+    return Task(
+        name=name, train=data, test_inputs=test[0], test_targets=test[1], model=model,
+        loss=cross_entropy, quality=is_correct,
+    )  # fmt: skip
 
 
 def residual_network() -> nn.Module:
