@@ -40,8 +40,10 @@ DIGITS = {
 
 
 def lines(folder):
+    """All but a last line that is just being written."""
     path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def wait_for(condition, what, federation, seconds=LIMIT):
@@ -168,7 +170,9 @@ def test_killed_nodes_dishonest_clients_and_a_killed_server(tmp_path):
     last = lines(out)[-1]
     assert {name: last[f"federation/{name}"] for name in counts} == counts
     assert "is rejected in round 0 (norm)" in logs
-    assert any(f"round {n} of 4\n" in federation.log("again") for n in (before, before + 1))
+    # A line is written before the checkpoint of its round, which may be the one that was cut off.
+    resumed = [f"round {n} of 4\n" for n in (before - 1, before, before + 1)]
+    assert any(line in federation.log("again") for line in resumed)
     # Client 1 came back twice, from whatever happened, and each time knew where it had been.
     held = [int(n) for n in re.findall(r"client 1 has joined and holds version (\d+)", logs)]
     assert held[0] == 0
