@@ -26,6 +26,9 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"train.device must be auto, cpu or cuda, got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"train.device is {name!r}, but torch finds no CUDA device here")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise UserError(f"train.device is {name!r}, but torch finds {found} CUDA devices here")
     return device
 
 
