@@ -37,9 +37,6 @@ class InMemory:
     def save(self, kept):
         self.kept = Kept(kept.lineage, kept.version, {n: v.copy() for n, v in kept.vectors.items()})
 
-    def forget(self):
-        self.kept = None
-
 
 class Server:
     """The server's side of one client's rounds, without Flower."""

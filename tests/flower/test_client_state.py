@@ -51,9 +51,6 @@ def test_there_and_back(form, tmp_path):
     assert found.vectors.keys() == VECTORS.keys()
     for name, vector in VECTORS.items():
         np.testing.assert_array_equal(found.vectors[name], vector, strict=True)
-    ours.forget()
-    assert ours.load() is None
-    ours.forget()
 
 
 @pytest.mark.parametrize("folder", ["", 7, True])

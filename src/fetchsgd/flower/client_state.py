@@ -54,8 +54,6 @@ class Keeper(Protocol):
 
     def save(self, kept: Kept) -> None: ...
 
-    def forget(self) -> None: ...
-
 
 def keeper(context: Context, client: int) -> Keeper:
     """A folder if the node has one, else Flower's memory."""
@@ -93,9 +91,6 @@ class InContext:
         arrays = ArrayRecord({name: Array(vector) for name, vector in kept.vectors.items()})
         self.context.state = RecordDict({ABOUT: about, VECTORS: arrays})
 
-    def forget(self) -> None:
-        self.context.state = RecordDict()
-
 
 class InFolder:
     """A safetensors file a client, replaced as a whole; its metadata say what it is."""
@@ -123,9 +118,6 @@ class InFolder:
         except OSError as error:
             raise UserError(f"cannot create {self.path.parent}: {error.strerror}") from error
         write_atomically(self.path, save(kept.vectors, about))
-
-    def forget(self) -> None:
-        self.path.unlink(missing_ok=True)
 
     def _read(self, with_vectors: bool) -> Kept | None:
         """None where nothing is, and, with a word in the log, where something else is."""
