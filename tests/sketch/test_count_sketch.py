@@ -260,5 +260,5 @@ def test_equal_arguments_make_equal_operators():
     assert CountSketch(10, 2, 5) == CountSketch(10, 2, 5, kernel="reference")
     assert CountSketch(10, 2, 5) != CountSketch(10, 2, 5, seed=1)
     assert repr(CountSketch(10, 2, 5)) == (
-        "CountSketch(dim=10, rows=2, cols=5, seed=0, block=1, kernel='auto')"
+        "CountSketch(dim=10, rows=2, cols=5, seed=0, block=1, hash='blocks', kernel='auto')"
     )

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,10 +30,13 @@ from fetchsgd.sketch.checks import (
     check_whole_number,
     refuse_infinite,
 )
-from fetchsgd.sketch.hashing import MAX_BLOCKS, MAX_COLS, BlockHash
+from fetchsgd.sketch.hashing import MAX_BLOCKS, MAX_COLS, BlockHash, round_seed
 from fetchsgd.sketch.kernels import KERNEL_NAMES, KernelName, Kernels, make_kernels
+from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.vector import SparseVector
 
+HashName = Literal["blocks", "permutation"]
+HASH_NAMES = ("blocks", "permutation")
 Table = Float32[Tensor, "rows cols"]
 Tables = Float32[Tensor, "n rows cols"]
 
@@ -56,6 +60,9 @@ class CountSketch:
 
     Equal arguments give equal maps on every device and platform (docs/hash.md). `block` is the
     number of neighbours that move together; 1 is the textbook sketch, None chooses for speed.
+    `hash` is "blocks", which draws a table of places for each seed, or "permutation", which
+    computes them: another seed then costs nothing (`with_seed`, `for_round`), cells are balanced,
+    and a power of two must be the block.
     `kernel` forces an implementation: "reference", "numba" or "triton".
     """
 
@@ -64,9 +71,10 @@ class CountSketch:
     cols: int
     seed: int = 0
     block: int | None = None
+    hash: HashName = field(default="blocks", kw_only=True)
     kernel: KernelName = field(default="auto", kw_only=True, compare=False)
-    _hash: BlockHash = field(init=False, repr=False, compare=False)
-    _kernels: dict[torch.device, Kernels] = field(
+    _hash: BlockHash | Permutation = field(init=False, repr=False, compare=False)
+    _kernels: dict[tuple[torch.device, bool, int | None], Kernels] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -88,19 +96,41 @@ class CountSketch:
             )
         if self.kernel not in KERNEL_NAMES:
             raise ValueError(f"kernel={self.kernel!r} is not one of {', '.join(KERNEL_NAMES)}")
+        if self.hash not in HASH_NAMES:
+            raise ValueError(f"hash={self.hash!r} is not one of {', '.join(HASH_NAMES)}")
+        if self.hash == "permutation" and block & (block - 1):
+            raise ValueError(
+                f"block={block} is not a power of two, which hash='permutation' needs; "
+                f"use block={1 << block.bit_length() - 1} or block=None"
+            )
         object.__setattr__(self, "block", block)
-        object.__setattr__(
-            self, "_hash", BlockHash(self.dim, self.rows, self.cols, block, self.seed)
-        )
+        kind = Permutation if self.hash == "permutation" else BlockHash
+        object.__setattr__(self, "_hash", kind(self.dim, self.rows, self.cols, block, self.seed))
 
     @classmethod
     def for_budget(
-        cls, dim: int, bytes: int, rows: int = 1, seed: int = 0, block: int | None = None
+        cls,
+        dim: int,
+        bytes: int,
+        rows: int = 1,
+        seed: int = 0,
+        block: int | None = None,
+        *,
+        hash: HashName = "blocks",
     ) -> CountSketch:
         """The widest sketch whose float32 table takes at most that many bytes."""
         check_whole_number("rows", rows, 1)
         check_whole_number("bytes", bytes, 4 * rows)
-        return cls(dim, rows, min(bytes // (4 * rows), MAX_COLS), seed, block)
+        return cls(dim, rows, min(bytes // (4 * rows), MAX_COLS), seed, block, hash=hash)
+
+    def with_seed(self, seed: int) -> CountSketch:
+        """The same sketch with another hash."""
+        return replace(self, seed=seed)
+
+    def for_round(self, round: int) -> CountSketch:
+        """The sketch of one round, where each has a fresh hash: it follows from seed and round."""
+        check_whole_number("round", round, 0, 2**64 - 2)
+        return self.with_seed(round_seed(self.seed, round))
 
     @property
     def num_cells(self) -> int:
@@ -125,6 +155,19 @@ class CountSketch:
         pieces, batched = check_pieces(x, self.dim, batched)
         tables = self._on(pieces[0].device).sketch(pieces)
         return tables if batched else tables[0]
+
+    def fold(self, x: Tensor | Sequence[Tensor], *, batched: bool = False) -> Table | Tables:
+        """As `sketch`, but with all signs +1: each cell gets the sum of its coordinates."""
+        pieces, batched = check_pieces(x, self.dim, batched)
+        tables = self._on(pieces[0].device, signed=False).sketch(pieces)
+        return tables if batched else tables[0]
+
+    def spread(self, table: Table, row: int = 0) -> Float32[Tensor, " dim"]:
+        """Every coordinate's cell of one row, without its sign."""
+        check_whole_number("row", row, 0, self.rows - 1)
+        check_table(table, self.rows, self.cols, finite=False)
+        one = self._on(table.device, signed=False, row=row)
+        return one.estimate(table[row : row + 1].contiguous())
 
     def touched(self, x: SparseVector) -> Bool[Tensor, "rows cols"]:
         """The cells of the coordinates of x that are not zero, also where these cancel in S(x)."""
@@ -186,7 +229,10 @@ class CountSketch:
         check_table(table, self.rows, self.cols, check_finite)
         return self._on(table.device)
 
-    def _on(self, device: torch.device) -> Kernels:
-        if device not in self._kernels:
-            self._kernels[device] = make_kernels(self.kernel, self._hash, device)
-        return self._kernels[device]
+    def _on(self, device: torch.device, *, signed: bool = True, row: int | None = None) -> Kernels:
+        """Kernels for a device: of the sketch, or of its variants without signs."""
+        key = device, signed, row
+        if key not in self._kernels:
+            hash = self._hash if signed else self._hash.without_signs(row)
+            self._kernels[key] = make_kernels(self.kernel, hash, device)
+        return self._kernels[key]

@@ -9,7 +9,7 @@ runs, and every estimate keeps the guarantee of the textbook sketch, which is `b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,9 @@ class BlockHash:
     cols: int
     block: int
     seed: int
+    # Variants: row `first_row` alone, and all signs +1.
+    first_row: int = 0
+    signed: bool = True
     num_blocks: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +57,25 @@ class BlockHash:
     @cached_property
     def placements(self) -> NDArray[np.int32]:
         """(rows, num_blocks) packed starts and signs, drawn on first use."""
-        drawn = [
-            draw_placements(self.seed, row, self.cols, self.num_blocks) for row in range(self.rows)
-        ]
-        return np.stack(drawn)
+        rows = range(self.first_row, self.first_row + self.rows)
+        drawn = np.stack(
+            [draw_placements(self.seed, row, self.cols, self.num_blocks) for row in rows]
+        )
+        if not self.signed:
+            drawn &= ~1
+        return drawn
+
+    def without_signs(self, row: int | None = None) -> BlockHash:
+        """The same with all signs +1: of all rows, or of one alone."""
+        if row is None:
+            return replace(self, signed=False)
+        return replace(self, signed=False, rows=1, first_row=row)
+
+
+def round_seed(seed: int, round: int) -> int:
+    """The seed of a round's own hash: a word of Philox4x64-10 (docs/hash.md)."""
+    stream = np.random.Philox(
+        counter=np.array([round, 0, 0, 2], dtype=np.uint64),
+        key=np.array([seed, 0], dtype=np.uint64),
+    )
+    return int(stream.random_raw(1)[0])

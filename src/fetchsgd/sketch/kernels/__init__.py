@@ -4,6 +4,7 @@ reference.py   plain torch, any device; the definition, and the oracle of the te
 cpu.py         numba, all cores
 cuda.py        Triton
 selection.py   top-k for the last two, without a dim-sized buffer
+permuted/      the same three for the hash without tables
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
+from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.kernels.reference import ReferenceKernels
+from fetchsgd.sketch.permutation import Permutation
 
 KernelName = Literal["auto", "reference", "numba", "triton"]
 KERNEL_NAMES = ("auto", "reference", "numba", "triton")
@@ -54,22 +57,29 @@ class Kernels(Protocol):
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]: ...
 
 
-def make_kernels(name: KernelName, hash: BlockHash, device: torch.device) -> Kernels:
+def make_kernels(name: KernelName, hash: BlockHash | Permutation, device: torch.device) -> Kernels:
     """The kernels of that name, or with "auto" the fastest that this machine can run."""
     fast = {"cpu": "numba", "cuda": "triton"}.get(device.type)
     if name == "auto":
-        if fast is None or _missing(fast):
-            if fast is not None:
-                _warn_slow(fast)
-            return ReferenceKernels(hash, device)
-        name = "numba" if fast == "numba" else "triton"
+        if fast is not None and _missing(fast):
+            _warn_slow(fast)
+            fast = None
+        name = "numba" if fast == "numba" else "triton" if fast else "reference"
+    elif name not in ("reference", fast):
+        raise ValueError(f"kernel={name!r} cannot run on {device}; use 'auto' or 'reference'")
+    elif name != "reference" and _missing(name):
+        raise ValueError(f"kernel={name!r} needs the package {name}, which is not installed")
+    if isinstance(hash, Permutation):
+        return _permuted(name, hash, device)
+    return _by_blocks(name, hash, device)
+
+
+# Imported where they are needed: numba and triton take longer than the rest of the package.
+
+
+def _by_blocks(name: KernelName, hash: BlockHash, device: torch.device) -> Kernels:
     if name == "reference":
         return ReferenceKernels(hash, device)
-    if name != fast:
-        raise ValueError(f"kernel={name!r} cannot run on {device}; use 'auto' or 'reference'")
-    if _missing(name):
-        raise ValueError(f"kernel={name!r} needs the package {name}, which is not installed")
-    # Imported here because numba and triton take longer to import than the rest of the package.
     if name == "numba":
         from fetchsgd.sketch.kernels.cpu import NumbaKernels
 
@@ -77,6 +87,10 @@ def make_kernels(name: KernelName, hash: BlockHash, device: torch.device) -> Ker
     from fetchsgd.sketch.kernels.cuda import TritonKernels
 
     return TritonKernels(hash, device)
+
+
+def _permuted(name: KernelName, hash: Permutation, device: torch.device) -> Kernels:
+    return PermutedReference(hash, device)
 
 
 def _missing(package: str) -> bool:

@@ -37,9 +37,16 @@ def touched(
     marks = torch.zeros(len(placements), cols + 1, dtype=torch.bool, device=values.device)
     for row, placed in zip(marks, placements, strict=True):
         buckets, _ = locate(placed, indices, block, cols)
-        # Zeros mark one cell too many, so that all that is written is equal, in whatever order.
-        row.index_fill_(0, torch.where(values != 0, buckets, cols), True)
+        mark(row, buckets, values)
     return marks[:, :cols]
+
+
+def mark(
+    row: Bool[Tensor, " cells"], cells: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+) -> None:
+    """Set the cells of values that are not zero, in a row with one cell too many."""
+    # Zeros mark that last one, so that all that is written is equal, in whatever order.
+    row.index_fill_(0, torch.where(values != 0, cells, len(row) - 1), True)
 
 
 def median_of_rows(values: Float32[Tensor, "rows n"]) -> Float32[Tensor, " n"]:
