@@ -92,6 +92,9 @@ def one_of_each() -> dict[str, bytes]:
         "dense-float32": encode(DenseVector(Floats(three), 7)),
         "model-float16": encode(WholeModel(Floats(three.half()))),
         "sketch-bfloat16": encode(SketchTable(9, 1, 3, 2, 5, Floats(three.bfloat16()))),
+        "permuted-float16": encode(
+            SketchTable(9, 1, 3, 2, 5, Floats(three.half()), 8, "permutation")
+        ),
         "dense-integers": encode(DenseVector(integers(40, rng, 30))),
         "integers-of-all-sizes": encode(DenseVector(Integers(2 ** torch.arange(63)))),
     }
@@ -126,6 +129,7 @@ def plain(payload) -> dict:
     }
     found = {"kind": names[type(payload)], "round": payload.round}
     if isinstance(payload, SketchTable):
+        found["kind"] = {"blocks": "sketch", "permutation": "permuted"}[payload.hash]
         found |= {name: getattr(payload, name) for name in ("dim", "rows", "cols", "block", "seed")}
     if isinstance(payload, SparseUpdate):
         found |= {"since": payload.since, "dim": payload.dim}

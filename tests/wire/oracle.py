@@ -10,6 +10,9 @@ import zlib
 from itertools import pairwise
 
 
+KINDS = ["dense", "sketch", "sparse", "model", "permuted"]
+
+
 def read(message: bytes) -> dict:
     """The fields of a message that are used, with lists of Python numbers."""
     names = [
@@ -32,8 +35,8 @@ def read(message: bytes) -> dict:
     assert (magic, version, h["length"]) == (b"FSGW", 1, len(message))
     assert h["checksum"] == zlib.crc32(message[:60] + message[64:])
     source = Source(message[64:])
-    found = {"kind": ["dense", "sketch", "sparse", "model"][h["kind"] - 1], "round": h["round"]}
-    if h["kind"] == 2:
+    found = {"kind": KINDS[h["kind"] - 1], "round": h["round"]}
+    if h["kind"] in (2, 5):
         found |= {name: h[name] for name in ("dim", "rows", "cols", "block", "seed")}
     if h["kind"] == 3:
         found |= {"since": h["since"], "dim": h["dim"]}

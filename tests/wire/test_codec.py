@@ -58,6 +58,7 @@ def test_every_payload_comes_back_to_the_bit(kind, count):
     check(DenseVector(some, 1))
     check(WholeModel(some, 2**32 - 1))
     check(SketchTable(2**40, 1, count, 5, 2**64 - 1, some))
+    check(SketchTable(2**40, 1, count, 8, 2**64 - 1, some, 7, "permutation"))
     for dim in {count, count + 1, 2 * count, 70 * count + 1, 2**48}:
         for where in ("random", "front") if dim < 2**20 else ("front",):
             check(SparseUpdate(dim, subset(dim, count, where, rng), some, 3))
@@ -148,6 +149,7 @@ MISTAKES = [
     (lambda: DenseVector(F, 2**32), "round must be"),
     (lambda: SketchTable(5, 2, 3, 1, 0, F), "6 values, not 2"),
     (lambda: SketchTable(5, 1, 2, 1, 2**64, F), "seed must be"),
+    (lambda: SketchTable(5, 1, 2, 1, 0, F, 0, "md5"), "one of blocks, permutation, not 'md5'"),
     (lambda: SparseUpdate(5, torch.tensor([1]), F), "1 indices need as many values"),
     (lambda: SparseUpdate(5, torch.tensor([1, 1]), F), "sorted and distinct"),
     (lambda: SparseUpdate(5, torch.tensor([2, 1]), F), "sorted and distinct"),

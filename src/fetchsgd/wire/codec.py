@@ -63,9 +63,11 @@ def num_bytes(payload: Payload) -> int:
 
 def write(payload: Payload, choices: Choices) -> bytes:
     """The message of a payload in the formats and with the frequencies given."""
+    kind = KINDS[type(payload)]
     rows = seed = cols = block = since = 0
     dim = payload.values.count
     if isinstance(payload, SketchTable):
+        kind = header.SKETCHES[payload.hash]
         dim, rows, seed = payload.dim, payload.rows, payload.seed
         cols, block = payload.cols, payload.block
     if isinstance(payload, SparseUpdate):
@@ -74,7 +76,7 @@ def write(payload: Payload, choices: Choices) -> bytes:
     else:
         sections = [payload.values.write(choices.values)]
     head = Header(
-        KINDS[type(payload)], choices.values.format, choices.positions, payload.round,
+        kind, choices.values.format, choices.positions, payload.round,
         rows, dim, seed, cols, block, payload.values.count, since,
     )  # fmt: skip
     return header.write(head, sections)
@@ -130,9 +132,10 @@ def _sparse_sections(payload: SparseUpdate, choices: Choices) -> list[bytes]:
 
 def _read(reader: Reader, head: Header) -> tuple[Payload, Choices]:
     values, coding = _read_values(reader, head)
-    if head.kind == header.SKETCH:
-        table = head.rows, head.cols, head.block, head.seed
-        return SketchTable(head.dim, *table, values, head.round), Choices(coding)
+    for hash, number in header.SKETCHES.items():
+        if head.kind == number:
+            table = head.rows, head.cols, head.block, head.seed
+            return SketchTable(head.dim, *table, values, head.round, hash), Choices(coding)
     kind = DenseVector if head.kind == header.DENSE else WholeModel
     return kind(values, head.round), Choices(coding)
 

@@ -10,7 +10,10 @@ from fetchsgd.wire.errors import WireError
 
 MAGIC = b"FSGW"
 VERSION = 1
-DENSE, SKETCH, SPARSE, MODEL = range(1, 5)
+DENSE, SKETCH, SPARSE, MODEL, PERMUTED = range(1, 6)
+# The kind of a sketch says which hash placed its coordinates: a reader that does not know the hash
+# refuses the message.
+SKETCHES = {"blocks": SKETCH, "permutation": PERMUTED}
 # Above this no sum of positions needs a check for overflow.
 MOST = 1 << 48
 
@@ -80,12 +83,12 @@ def _check_prefix(data: memoryview) -> None:
 
 def _check_fields(header: Header) -> None:
     h = header
-    if not DENSE <= h.kind <= MODEL:
+    if not DENSE <= h.kind <= PERMUTED:
         raise WireError(f"there is no kind {h.kind} of message")
     if h.dim > MOST or h.count > MOST:
         raise WireError(f"dim {h.dim} or count {h.count} is above 2^48")
     sketch_fields = (h.rows, h.cols, h.block, h.seed)
-    if h.kind == SKETCH:
+    if h.kind in SKETCHES.values():
         if h.rows * h.cols != h.count:
             raise WireError(f"a table of {h.rows} x {h.cols} cells cannot have {h.count} values")
     elif any(sketch_fields):

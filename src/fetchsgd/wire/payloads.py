@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fetchsgd.wire.header import MOST
+from fetchsgd.wire.header import MOST, SKETCHES
 from fetchsgd.wire.values import Integers, Values
 
 
@@ -43,7 +43,7 @@ class WholeModel:
 
 @dataclass(frozen=True, eq=False)
 class SketchTable:
-    """The table of a CountSketch, row after row."""
+    """The table of a CountSketch, row after row. `hash` is the name of its hash."""
 
     dim: int
     rows: int
@@ -52,6 +52,7 @@ class SketchTable:
     seed: int
     values: Values
     round: int = 0
+    hash: str = "blocks"
 
     def __post_init__(self) -> None:
         _check_values("SketchTable", self.values)
@@ -60,6 +61,8 @@ class SketchTable:
         _check_number("seed", self.seed, 0, 2**64 - 1)
         for name in ("rows", "cols", "block"):
             _check_number(name, getattr(self, name), 0, 2**32 - 1)
+        if self.hash not in SKETCHES:
+            raise ValueError(f"hash must be one of {', '.join(SKETCHES)}, not {self.hash!r}")
         if self.values.count != self.rows * self.cols:
             raise ValueError(
                 f"a table of {self.rows} rows and {self.cols} cols has {self.rows * self.cols} "
