@@ -54,6 +54,7 @@ class ServerAdam:
         rate: float,
         deliver: Deliver = IDENTITY,
         *,
+        round: int = 0,  # noqa: ARG002
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         """From the mean of what clients sent to what is subtracted from the weights."""

@@ -140,6 +140,7 @@ class RandomK:
         rate: float,
         deliver: Deliver = IDENTITY,
         *,
+        round: int = 0,  # noqa: ARG002
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         check_mean(mean, self.message.shape, check_finite)

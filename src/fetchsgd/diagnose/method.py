@@ -101,10 +101,13 @@ class Diagnosed:
         rate: float,
         deliver: Deliver = IDENTITY,
         *,
+        round: int = 0,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         watched = Watched(deliver)
-        sent, after = self.method.step(mean, state, rate, watched, check_finite=check_finite)
+        sent, after = self.method.step(
+            mean, state, rate, watched, round=round, check_finite=check_finite
+        )
         assert isinstance(watched.wanted, SparseVector)
         self._look(mean, state, after, self.method.rates(rate), watched.wanted, sent.sparse)
         return sent, after

@@ -60,9 +60,13 @@ class Method(Protocol):
         rate: float,
         deliver: Deliver = IDENTITY,
         *,
+        round: int = 0,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
-        """`check_finite=False` leaves out the search for NaN, which waits for the device."""
+        """The server's part of round `round`, counted from 0.
+
+        `check_finite=False` leaves out the search for NaN, which waits for the device.
+        """
         ...
 
 

@@ -1,46 +1,62 @@
-"""FetchSGD, Algorithm 1 of the paper: clients send sketches; the server works inside the sketch."""
+"""FetchSGD: clients send sketches of their gradients, the server sends the k largest changes.
+
+`hash = "fixed"` is Algorithm 1 of the paper: one hash for the whole run, so that momentum and error
+can be carried inside a sketch (in_sketch.py). Coordinates that share a cell share it for ever.
+
+`hash = "fresh"` draws the hash anew in each round, from the seed and the round's number. The server
+decodes each round's sketch (decoding.py), and carries momentum and error as vectors (in_vectors.py):
+collisions become noise that averages out over rounds. Clients need the number of the round and
+nothing else; sketches stay linear, so a server that sees only sums can do all of it.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fetchsgd.methods.base import State, check_mean, require_range
+from fetchsgd.methods.decoding import Decoder, Prior, Unbiased
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
+from fetchsgd.methods.in_sketch import SketchServer
+from fetchsgd.methods.in_vectors import VectorServer
 from fetchsgd.methods.messages import SketchMessage
-from fetchsgd.methods.windowed import (
-    Form,
-    Send,
-    Sent,
-    add_and_send,
-    check_tau,
-    check_window,
-    make_window,
-    window_notes,
-)
-from fetchsgd.sketch import CountSketch, Table
+from fetchsgd.methods.windowed import Form, check_tau, check_window, make_window, window_notes
+from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
-from fetchsgd.sketch.windows import SlidingWindow, Suffixes
-from fetchsgd.sketch.windows.heavy import find_heavy
-from fetchsgd.vector import SparseVector
+from fetchsgd.sketch.windows import SlidingWindow
 
-# With long blocks neighbours err together: on CIFAR10 at 20 weights to a cell all runs with blocks
-# of 64 and more diverged, most with 16, and none with 4 or 1 (experiments/cifar10).
-SAFE_BLOCK = 4
+# With one hash for the whole run and long blocks neighbours err together: on CIFAR10 at 20 weights
+# to a cell all runs with blocks of 64 and more diverged, most with 16, and none with 4 or 1
+# (experiments/cifar10). With a fresh hash in every round they do not (docs/results.md).
+SAFE_BLOCK = {"fixed": 4, "fresh": 16}
 ONE_ROW = (
     "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and "
     "each of them subtracts the whole cell; use 'zero', or three or more rows"
 )
+# Options of the paper's form, with the values that mean nothing.
+PAPERS = {
+    "error": "vanilla",
+    "error_reset": "zero",
+    "lr_position": "inside",
+    "recovery": "top_k",
+}
 
 
 @dataclass(frozen=True)
 class FetchSGD:
-    """Lines 7 to 14 of Algorithm 1.
+    """Algorithm 1 of the paper, and what became of it.
+
+    hash: "fresh", a new one in every round, or "fixed", one for the whole run as in the paper.
+    decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
+        "auto" takes "prior" where it can, which needs one row.
+    noise_limit: what is decoded is at most this many times as long as the gradient.
+    revisit, revisit_rounds: what was sent lately counts more (in_vectors.py); for fresh hashes.
+
+    All others are of the paper's form, but for k, momentum and mask_momentum:
 
     error_reset: what line 14 does to the cells of what is sent. "zero" clears them, as the paper's
         experiments do; "subtract" is the line as written, which diverges with one row.
@@ -71,6 +87,11 @@ class FetchSGD:
     window_eps: float = 0.5
     recovery: Literal["top_k", "threshold"] = "top_k"
     tau: float = 0.0
+    hash: Literal["fresh", "fixed"] = "fresh"
+    decode: Literal["auto", "prior", "unbiased"] = "auto"
+    noise_limit: float = 2.5
+    revisit: float = 1.0
+    revisit_rounds: int = 100
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -84,12 +105,47 @@ class FetchSGD:
             warnings.warn(ONE_ROW, stacklevel=3)
         check_window(self.error, self.window, self.window_eps)
         check_tau(self.recovery, self.tau)
-        block = self.block or min(default_block(self.cols), SAFE_BLOCK)
-        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block)
+        self._refuse_nonsense()
+        block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
+        kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
+        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
         object.__setattr__(self, "sketch", sketch)
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)
             object.__setattr__(self, "windows", windows)
+
+    def _refuse_nonsense(self) -> None:
+        if self.is_fresh:
+            for name, usual in PAPERS.items():
+                if (given := getattr(self, name)) != usual:
+                    raise ValueError(
+                        f"method.{name} = {given!r} is about an error inside a sketch, and with "
+                        "method.hash = 'fresh' it is a vector; leave it out, or take the paper's "
+                        "form, method.hash = 'fixed'"
+                    )
+            if self.decode == "prior" and self.rows > 1:
+                raise ValueError(
+                    f"method.decode = 'prior' reads one row, got method.rows = {self.rows}; "
+                    "one row of as many cells says more than several"
+                )
+            require_range("noise_limit", self.noise_limit, 1, 1e6)
+            return
+        if self.decode == "prior" or self.revisit != 1:
+            name = "decode = 'prior'" if self.decode == "prior" else "revisit"
+            raise ValueError(
+                f"method.{name} needs method.hash = 'fresh': with one hash for the whole run, "
+                "momentum and error are carried inside the sketch"
+            )
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.hash == "fresh"
+
+    @property
+    def decoder(self) -> Decoder:
+        """How a sketch is read, with fresh hashes."""
+        prior = self.decode == "prior" or (self.decode == "auto" and self.rows == 1)
+        return Prior(self.noise_limit) if prior else Unbiased(self.noise_limit)
 
     @property
     def notes(self) -> list[str]:
@@ -105,14 +161,12 @@ class FetchSGD:
 
     @property
     def message(self) -> SketchMessage:
-        return SketchMessage(self.sketch)  # line 8
+        return SketchMessage(self.sketch, self.is_fresh)  # line 8
 
     def init(self, device: torch.device) -> State:
-        momentum = self.sketch.zeros(device)  # line 1
-        if self.windows is None:
-            return {"momentum": momentum, "error": self.sketch.zeros(device)}
-        tables, ages = self.windows.init(device)
-        return {"momentum": momentum, "error": tables, "ages": ages}
+        if self.is_fresh:
+            return {**self.in_vectors.init(device), **self.decoder.init(self.dim, device)}
+        return self.in_sketch.init(device)
 
     def step(
         self,
@@ -121,23 +175,28 @@ class FetchSGD:
         rate: float,
         deliver: Deliver = IDENTITY,
         *,
+        round: int = 0,
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         check_mean(mean, self.message.shape, check_finite)
-        inside, outside = self.rates(rate)
-        momentum = self.momentum * state["momentum"] + mean  # line 11
-        send = partial(self._send, outside=outside, deliver=deliver)
-        if self.windows is None:
-            sent, error = self._vanilla(inside * momentum + state["error"], send)  # line 12
-            errors = {"error": error}
-        else:
-            sent, errors = add_and_send(
-                self.windows, inside * momentum, state, self.k, self.tau, send,
-                zero=self.clears_error,
-            )  # fmt: skip
-        if self.mask_momentum:
-            momentum.masked_fill_(sent.cells, 0)  # in place, since it was made above
-        return sent.delivered, {"momentum": momentum, **errors}
+        if not self.is_fresh:
+            return self.in_sketch.send(mean, state, self.rates(rate), deliver)
+        estimate, learned = self.decoder.decode(self.sketch.for_round(round), mean, state)
+        sent, carried = self.in_vectors.send(estimate, state, rate, deliver, round)
+        return sent, {**carried, **learned}
+
+    @property
+    def in_sketch(self) -> SketchServer:
+        return SketchServer(
+            self.sketch, self.k, self.momentum, self.error_reset, self.mask_momentum,
+            self.windows, self.recovery, self.tau,
+        )  # fmt: skip
+
+    @property
+    def in_vectors(self) -> VectorServer:
+        return VectorServer(
+            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds
+        )
 
     @property
     def single_error(self) -> bool:
@@ -150,53 +209,3 @@ class FetchSGD:
     def rates(self, rate: float) -> tuple[float, float]:
         """The rate in front of the momentum, and the rate at the update."""
         return (rate, 1.0) if self.lr_position == "inside" else (1.0, rate)
-
-    def _vanilla(self, error: Table, send: Send) -> tuple[Sent, Table]:
-        """Lines 13 and 14 for a single sketch, which may be overwritten."""
-        sent = send(self._find(error))
-        if self.error_reset == "subtract":
-            assert sent.table is not None
-            return sent, error - sent.table
-        if sent.left is None:
-            return sent, error.masked_fill_(sent.cells, 0)
-        return sent, torch.where(sent.cells, sent.left, error)
-
-    def _find(self, error: Table) -> SparseVector:
-        """Line 13."""
-        if self.recovery == "top_k":
-            return self.sketch.top_k(error, self.k, check_finite=False)
-        alone = Suffixes(error[None], torch.ones(1, dtype=torch.int64))
-        return find_heavy(self.sketch, alone, self.k, self.tau).vector(self.dim)
-
-    def _send(self, found: SparseVector, outside: float, deliver: Deliver) -> Sent:
-        delivered = deliver(found if outside == 1 else found * outside)
-        if deliver.exact:
-            if self._never_cancels:
-                return Sent(delivered, found, None, self.sketch.touched(found), None)
-            table = self.sketch.sketch(found)
-            return Sent(delivered, found, table, table != 0, None)
-        given = delivered.sparse * (1 / outside) if outside else found
-        table = self.sketch.sketch(given)
-        return Sent(delivered, given, table, table != 0, self._left(found, given))
-
-    @property
-    def _never_cancels(self) -> bool:
-        """Whether only the cells of S(found) that are not zero are needed, and found tells these.
-
-        With one row all coordinates of a cell have the same estimate, up to their signs, so their
-        sum in the cell is zero only if each of them is.
-        """
-        return self.rows == 1 and self.windows is None and self.error_reset == "zero"
-
-    def _left(self, found: SparseVector, given: SparseVector) -> Table:
-        """What rounding leaves in the cells that are cleared.
-
-        With one row all coordinates of a cell have the same estimate, so they share one remainder:
-        it must return to the cell once, not once for each of them.
-        """
-        rest, signs = found.values - given.values, found.values.sign()
-        left = self.sketch.sketch(SparseVector.trusted(found.dim, found.indices, rest))
-        if self.rows > 1:
-            return left
-        times = self.sketch.sketch(SparseVector.trusted(found.dim, found.indices, signs)).abs()
-        return left / times.clamp(min=1)

@@ -78,7 +78,7 @@ def after_round(
     deliver = grid.deliver(training.place)
     # Whoever records the run looks at the loss, without waiting for every round.
     sent, state = method.step(
-        merged.mean, training.state, rate, deliver, check_finite=False
+        merged.mean, training.state, rate, deliver, round=training.round, check_finite=False
     )  # lines 11 to 14
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)

@@ -30,7 +30,7 @@ from fetchsgd.wire import (
     SketchTable,
     Values,
 )
-from fetchsgd.wire.header import DENSE, SKETCH
+from fetchsgd.wire.header import DENSE, SKETCHES
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 
@@ -153,9 +153,10 @@ class DenseMessage(LinearMessage):
 
 @dataclass(frozen=True)
 class SketchMessage(LinearMessage):
-    """The table of a sketch of the vector."""
+    """The table of a sketch of the vector. `fresh`: each round has a hash of its own."""
 
     sketch: CountSketch
+    fresh: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,24 +166,30 @@ class SketchMessage(LinearMessage):
     def numbers(self) -> int:
         return self.sketch.num_cells
 
-    def compress(self, vectors: Vectors, round: int = 0) -> Table:  # noqa: ARG002
-        sent = self.sketch.sketch(vectors)
+    def at(self, round: int) -> CountSketch:
+        """The sketch of a round."""
+        return self.sketch.for_round(round) if self.fresh else self.sketch
+
+    def compress(self, vectors: Vectors, round: int = 0) -> Table:
+        sent = self.at(round).sketch(vectors)
         if self.watcher is not None:
             self.watcher(vectors, sent)
         return sent
 
     def payload(self, values: Values, round: int) -> Payload:
-        s = self.sketch
+        s = self.at(round)
         assert s.block is not None
-        return SketchTable(s.dim, s.rows, s.cols, s.block, s.seed, values, round)
+        return SketchTable(s.dim, s.rows, s.cols, s.block, s.seed, values, round, s.hash)
 
     def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
-        s = self.sketch
+        s = self.at(round)
         shape = header.dim, header.rows, header.cols
-        refuse_unless(header.kind == SKETCH and shape == (s.dim, s.rows, s.cols))
-        if (header.block, header.seed) != (s.block, s.seed):
-            raise MismatchError("seed", "the sketch has another hash: its seed or block differs")
+        refuse_unless(header.kind in SKETCHES.values() and shape == (s.dim, s.rows, s.cols))
         check_round_and_values(header, round, quantiser)
+        if (header.kind, header.block, header.seed) != (SKETCHES[s.hash], s.block, s.seed):
+            raise MismatchError(
+                "seed", "the sketch has another hash: its kind, its seed or its block differs"
+            )
 
 
 def flatten(vectors: Vectors) -> Tensor:

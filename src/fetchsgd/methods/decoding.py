@@ -1,0 +1,138 @@
+"""From a round's sketch to an estimate of the mean gradient, where every round has a fresh hash.
+
+A sketch adds m = dim / cols coordinates up in each cell, with random signs. What coordinate i finds
+in its cell, y_i, is g_i plus the others: noise with mean zero, whose variance is their energy.
+
+`Unbiased` takes y_i as it is. Its error is m - 1 times as large as the gradient, in squares.
+
+`Prior` knows more: which coordinates tend to be large. With a variance v_i for each, learned along
+the run, the best guess at g_i is its share of the cell,
+
+    w_i y_i    with    w_i = v_i / (sum of v over the cell)
+
+which is too small by a factor that differs from coordinate to coordinate: the mean share over
+hashes, s_i. Dividing by s_i gives the estimate of least variance among all that are unbiased. In
+between lies a family: the least bias that a given amount of noise allows is
+
+    w_i y_i / (s_i + (1 - s_i) / n)
+
+(minimise the sum of v_i (1 - a_i)^2 + a_i^2 variance_i / n over the gains a_i). n = 1 is the best
+guess for this round alone; a large n is unbiased, which pays where n rounds are averaged. How much
+noise a run bears is a matter of length: updates much longer than the gradient make it diverge. So
+n is as large as keeps the estimate within `limit` times the gradient's length, which the server
+reads off the sketch. It is chosen anew in each round; there is nothing else to tune.
+
+The variances are learned by expectation-maximisation: v moves towards what is expected of g_i^2
+after the round, (w_i y_i)^2 + v_i (1 - w_i).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from fetchsgd.methods.base import State
+from fetchsgd.sketch import CountSketch, Table
+
+Vector = Float32[Tensor, " dim"]
+
+RATE = 0.02  # by which variances move in a round
+BINS, SPAN = 96, 40.0  # of the logarithm of a variance, below the largest
+SAMPLE = 4096  # cells from which mean shares are taken
+LADDER = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # steps of the logarithm of n
+LEAST = 1e-38
+
+
+class Decoder(Protocol):
+    """How a server reads the mean of a round's sketches."""
+
+    def init(self, dim: int, device: torch.device) -> State:
+        """What it learns along the run, before the first round."""
+        ...
+
+    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
+        """The estimate, and what has been learned; `sketch` has the hash of the round."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unbiased:
+    """Every coordinate gets its whole cell, shortened to `limit` times the gradient's length.
+
+    Without collisions a table is as long as its vector; the estimate is sqrt(dim / cols) times as
+    long, whatever the gradient.
+    """
+
+    limit: float
+
+    def init(self, dim: int, device: torch.device) -> State:  # noqa: ARG002
+        return {}
+
+    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
+        estimate = sketch.estimate(table)
+        if sketch.rows == 1:
+            return estimate * min(1.0, self.limit / math.sqrt(sketch.dim / sketch.cols)), state
+        length = estimate.norm() / table.square().sum(1).mean().sqrt().clamp(min=LEAST)
+        return estimate * (self.limit / length.clamp(min=LEAST)).clamp(max=1.0), state
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Every coordinate gets its share of the cell, by variances that are learned."""
+
+    limit: float
+
+    def init(self, dim: int, device: torch.device) -> State:
+        return {"variance": torch.zeros(dim, device=device)}
+
+    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
+        energy = table.square().sum()
+        variance = state["variance"]
+        # Before the first round all are equal.
+        is_first = variance[:1] == 0
+        variance = torch.where(is_first, energy / sketch.dim, variance).clamp(min=LEAST)
+        cells = sketch.fold(variance)
+        share = variance / sketch.spread(cells)
+        guess = sketch.estimate(table) * share
+        shares = MeanShares.of(variance, cells, sketch.dim / sketch.cols)
+        learned = guess.square() + variance * (1 - share)
+        state = {"variance": torch.lerp(variance, learned, RATE)}
+        return shares.widen(guess, self.limit**2 * energy), state
+
+
+@dataclass(frozen=True)
+class MeanShares:
+    """The mean share of a coordinate over hashes, as a function of its variance."""
+
+    places: Float32[Tensor, " dim"]  # of the coordinates among the bins
+    shares: Float32[Tensor, " bins"]
+
+    @classmethod
+    def of(cls, variance: Vector, cells: Table, members: float) -> MeanShares:
+        """By what the others of a cell make up, in a sample of cells."""
+        top = variance.amax().log()
+        places = (variance.log() - top).add_(SPAN).mul_((BINS - 1) / SPAN).clamp_(0, BINS - 1)
+        levels = torch.linspace(-SPAN, 0, BINS, device=variance.device) + top
+        every = max(cells.numel() // SAMPLE, 1)
+        others = cells.flatten()[::every] * max(1 - 1 / members, 0.0)
+        one = levels.exp()[:, None]
+        return cls(places, (one / (one + others)).mean(dim=1))
+
+    def widen(self, guess: Vector, most: Float32[Tensor, ""]) -> Vector:
+        """The guesses with the least bias that keeps the sum of their squares below `most`."""
+        low = self.places.long()
+        upper, part = (low + 1).clamp_(max=BINS - 1), self.places - low
+        shares = torch.lerp(self.shares[low], self.shares[upper], part)
+        rest = 1 - shares
+        # The sum grows with n: bisect for its logarithm, without asking the device.
+        horizon = most.new_zeros(())
+        for step in LADDER:
+            wider = horizon + step
+            length = (guess / rest.mul((-wider).exp()).add_(shares)).square_().sum()
+            horizon = torch.where(length <= most, wider, horizon)
+        return guess / rest.mul_((-horizon).exp()).add_(shares)

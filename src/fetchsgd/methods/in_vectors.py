@@ -1,0 +1,84 @@
+"""Momentum and error as vectors on the server, which holds the model anyway (lines 11 to 14).
+
+True top-k works so, and FetchSGD with a fresh hash in every round: there a sketch is only how the
+mean gradient travels, and what is carried from round to round knows of no cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from fetchsgd.methods.base import State, require_range
+from fetchsgd.methods.delivery import Deliver, Delivered
+from fetchsgd.vector import SparseVector
+
+LONG_AGO = -(2**30)
+
+
+@dataclass(frozen=True)
+class VectorServer:
+    """Sends the k largest coordinates of the error, and clears them there.
+
+    mask_momentum: clears them in the momentum too, as the paper does.
+    revisit: what was sent within the last `revisit_rounds` rounds counts this many times as much
+        when the largest are chosen. A client that comes back after some rounds fetches a coordinate
+        once, however often it has changed since, so what is sent again costs next to nothing.
+    """
+
+    dim: int
+    k: int
+    momentum: float = 0.9
+    mask_momentum: bool = True
+    revisit: float = 1.0
+    revisit_rounds: int = 100
+
+    def __post_init__(self) -> None:
+        require_range("k", self.k, 1, self.dim)
+        require_range("momentum", self.momentum, 0, 1)
+        require_range("revisit", self.revisit, 1, 1e6)
+        require_range("revisit_rounds", self.revisit_rounds, 1, 2**30)
+
+    def init(self, device: torch.device) -> State:
+        names = ("momentum", "error")
+        state = {name: torch.zeros(self.dim, device=device) for name in names}
+        if self.revisit > 1:
+            state["sent"] = torch.full((self.dim,), LONG_AGO, dtype=torch.int32, device=device)
+        return state
+
+    def send(
+        self,
+        gradient: Float32[Tensor, " dim"],
+        state: State,
+        rate: float,
+        deliver: Deliver,
+        round: int,
+    ) -> tuple[Delivered, State]:
+        """Lines 11 to 14, from a round's mean gradient or an estimate of it."""
+        momentum = self.momentum * state["momentum"] + gradient
+        error = rate * momentum + state["error"]
+        indices = self._largest(error, state, round)
+        wanted = SparseVector.trusted(self.dim, indices, error[indices])
+        sent = deliver(wanted)
+        error = error.index_put((indices,), wanted.values - sent.sparse.values)
+        stays = sent.sparse.values == 0
+        if self.mask_momentum:
+            kept = torch.where(stays, momentum[indices], 0)
+            momentum = momentum.index_put((indices,), kept)
+        after = {"momentum": momentum, "error": error}
+        if self.revisit > 1:
+            last = torch.where(stays, state["sent"][indices], round)
+            after["sent"] = state["sent"].index_put((indices,), last.int())
+        return sent, after
+
+    def _largest(
+        self, error: Float32[Tensor, " dim"], state: State, round: int
+    ) -> Int64[Tensor, " k"]:
+        size = error.abs()
+        if self.revisit > 1:
+            lately = state["sent"] >= round - self.revisit_rounds
+            size = torch.where(lately, self.revisit * size, size)
+        return size.topk(self.k, sorted=False).indices.sort().values
