@@ -132,7 +132,7 @@ def quantise_rows(
     if bits not in BITS:
         choices = ", ".join(map(str, BITS))
         raise ValueError(f"bits must be one of {choices}, got {bits!r}")
-    cells, streams = _checked_rows(cells, key, streams)
+    cells, streams = checked_rows(cells, key, streams)
     scales, symbols = kernels_for(cells.device).quantise(cells, bits, key, streams)
     return QuantisedRows(bits, cells.shape[1], scales, symbols)
 
@@ -145,11 +145,11 @@ def round_to_bfloat16(
     The mean is exactly the cell: the 16 bits cut off are the probability of the upper neighbour.
     Magnitudes beyond the largest bfloat16 become that one; infinity and NaN stay.
     """
-    cells, streams = _checked_rows(cells, key, streams)
+    cells, streams = checked_rows(cells, key, streams)
     return kernels_for(cells.device).round_to_bfloat16(cells, key, streams)
 
 
-def _checked_rows(
+def checked_rows(
     cells: Float32[Tensor, "n count"], key: int, streams: Int64[Tensor, " n"]
 ) -> tuple[Float32[Tensor, "n count"], Int64[Tensor, " n"]]:
     if not isinstance(cells, Tensor) or cells.ndim != 2:

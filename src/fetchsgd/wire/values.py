@@ -205,3 +205,4 @@ _READERS: dict[int, ReadSection] = {
 }
 # Modules that register the formats with this upper half: imported when such a message comes.
 _HOMES = dict.fromkeys((0x1, 0x2, 0x3), "fetchsgd.quantisers.levels")
+_HOMES |= {0x4: "fetchsgd.quantisers.step_section", 0x5: "fetchsgd.quantisers.eden_section"}
