@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float32, Int64, UInt8
@@ -103,8 +104,8 @@ def centroids(bits: int) -> tuple[float, ...]:
     top = 2 ** (bits - 1)
     values = [(i + 0.5) * 3 / top for i in range(top)]
     for _ in range(2000):
-        edges = [0.0, *((a + b) / 2 for a, b in zip(values, values[1:], strict=False)), math.inf]
-        values = [_mean_between(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        edges = [0.0, *((a + b) / 2 for a, b in pairwise(values)), math.inf]
+        values = [_mean_between(a, b) for a, b in pairwise(edges)]
     return (*(-v for v in reversed(values)), *values)
 
 

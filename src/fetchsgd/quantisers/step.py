@@ -23,8 +23,8 @@ from fetchsgd.quantisers.step_layout import level_type
 from fetchsgd.quantisers.step_search import MOST_NOTCH, Search, from_notches, notches
 from fetchsgd.quantisers.step_section import FORMAT
 from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps
-from fetchsgd.wire.sizes import HEADER_BYTES
 from fetchsgd.wire.chunks import SPAN
+from fetchsgd.wire.sizes import HEADER_BYTES
 
 # How often a size is looked at before a capped message is rounded.
 TRIES = 7
@@ -53,9 +53,7 @@ class Step:
         if not TAUS[0] <= self.tau <= TAUS[1]:
             raise ValueError(f"tau must be from {TAUS[0]:.3g} to {TAUS[1]:g}, got {self.tau!r}")
         if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
-            raise ValueError(
-                f"bytes must be a whole number, or 0 for no cap, got {self.bytes!r}"
-            )
+            raise ValueError(f"bytes must be a whole number, or 0 for no cap, got {self.bytes!r}")
 
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]

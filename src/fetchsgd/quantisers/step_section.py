@@ -6,7 +6,6 @@ import math
 import struct
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float32, Float64, Int
 from torch import Tensor
 

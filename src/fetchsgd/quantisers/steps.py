@@ -13,8 +13,8 @@ All devices find the same step and the same levels, to the bit:
               one division and one square root in float64, which all devices round alike
     step      tau * rms to 8 significant bits, so that level * step is exact for ordinary levels;
               at most the largest bfloat16, and 0 below 2^-100
-    level     floor((place + random) / 2^24), with place = x * (1 / step) * 2^24 in float32, cut to a
-              whole number, and `random` as in levels.py
+    place     x * (1 / step) * 2^24 in float32, cut to a whole number
+    level     floor((place + random) / 2^24), with the random numbers of levels.py
 
 A row that holds NaN or infinity has that as its step, and all levels 0: 0 * infinity is NaN, so
 what has diverged stays visible.
@@ -68,7 +68,7 @@ class StepRows:
 
 
 def rms_steps(cells: Float32[Tensor, "n count"], tau: float) -> Float32[Tensor, " n"]:
-    """tau times the root mean square of each row, to 8 significant bits."""
+    """`tau` times the root mean square of each row, to 8 significant bits."""
     n, count = cells.shape
     if count == 0:
         return torch.zeros(n, dtype=torch.float32, device=cells.device)

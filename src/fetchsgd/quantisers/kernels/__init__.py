@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Kernels(Protocol):
-    """What levels.py and steps.py ask of a device. Inputs have been checked; cells are contiguous."""
+    """What levels.py and steps.py ask of a device. Inputs are checked, and cells contiguous."""
 
     def quantise(
         self, cells: Float32[Tensor, "n count"], bits: int, key: int, streams: Int64[Tensor, " n"]

@@ -1,4 +1,4 @@
-"""Quantisation on a CPU: the loops of cpu_loops.py and step_loops.py, on as many threads as torch uses.
+"""Quantisation on a CPU: cpu_loops.py and step_loops.py, on as many threads as torch uses.
 
 A task is a stretch of runs of one row. Random numbers belong to places, and rows are added in order
 within every stretch, so the number of threads changes no bit.
@@ -130,9 +130,7 @@ def round_places(
         if 0 < step < np.inf:
             factor, top = np.float32(1) / step, MOST_LEVEL[dtype]
             last = min(first + CHUNK_RUNS, runs)
-            step_loops.round_places(
-                target[row], rows[row], factor, top, key, ids[row], first, last
-            )
+            step_loops.round_places(target[row], rows[row], factor, top, key, ids[row], first, last)
 
     list(run_in_order(fill, product(range(n), range(0, runs, CHUNK_RUNS)), cells.numel()))
     return levels

@@ -1,4 +1,4 @@
-"""Quantisation on a GPU: programs in Triton (cuda_programs.py, step_programs.py). Nothing waits for the device."""
+"""Quantisation on a GPU: cuda_programs.py and step_programs.py. Nothing waits for the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantisation in plain torch, straight from the definitions in levels.py and steps.py; slow, on any device.
+"""Quantisation in plain torch, from the definitions in levels.py and steps.py; slow, on any device.
 
 Words of 32 bits live in int64, since torch has hardly any arithmetic for uint32.
 """
