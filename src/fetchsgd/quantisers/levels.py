@@ -152,10 +152,8 @@ def round_to_bfloat16(
 def checked_rows(
     cells: Float32[Tensor, "n count"], key: int, streams: Int64[Tensor, " n"]
 ) -> tuple[Float32[Tensor, "n count"], Int64[Tensor, " n"]]:
-    if not isinstance(cells, Tensor) or cells.ndim != 2:
-        raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
-    if cells.dtype != torch.float32:
-        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
+    """Rows, key and streams as kernels want them; ValueError if they are none."""
+    cells = checked_cells(cells)
     _check_number("key", key)
     n = len(cells)
     if not isinstance(streams, Tensor) or streams.dtype != torch.int64 or streams.shape != (n,):
@@ -163,7 +161,16 @@ def checked_rows(
             f"streams must be an int64 tensor of shape ({n},), one for each row, "
             f"got {_kind(streams)}"
         )
-    return cells.detach().contiguous(), streams.to(cells.device).contiguous()
+    return cells, streams.to(cells.device).contiguous()
+
+
+def checked_cells(cells: Float32[Tensor, "n count"]) -> Float32[Tensor, "n count"]:
+    """Rows as kernels want them."""
+    if not isinstance(cells, Tensor) or cells.ndim != 2:
+        raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
+    if cells.dtype != torch.float32:
+        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
+    return cells.detach().contiguous()
 
 
 def _check_number(name: str, value: object) -> None:

@@ -17,7 +17,8 @@ All devices find the same step and the same levels, to the bit:
     level     floor((place + random) / 2^24), with the random numbers of levels.py
 
 A row that holds NaN or infinity has that as its step, and all levels 0: 0 * infinity is NaN, so
-what has diverged stays visible.
+what has diverged stays visible. So do numbers within a step of the largest float32: their level
+times the step may be infinite.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from jaxtyping import Float32, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.quantisers.kernels import kernels_for
-from fetchsgd.quantisers.levels import checked_rows
+from fetchsgd.quantisers.levels import checked_cells, checked_rows
 from fetchsgd.quantisers.step_layout import CHUNK_SHIFT, MOST_LEVEL
 from fetchsgd.quantisers.step_section import OneStep, section_bytes
 
@@ -69,10 +70,11 @@ class StepRows:
 
 def rms_steps(cells: Float32[Tensor, "n count"], tau: float) -> Float32[Tensor, " n"]:
     """`tau` times the root mean square of each row, to 8 significant bits."""
+    cells = checked_cells(cells)
     n, count = cells.shape
     if count == 0:
         return torch.zeros(n, dtype=torch.float32, device=cells.device)
-    squares = kernels_for(cells.device).add_squares(cells.detach().contiguous())
+    squares = kernels_for(cells.device).add_squares(cells)
     return _from_squares(*squares, count, tau)
 
 
@@ -120,7 +122,7 @@ def rounded_steps(
     exact: Float64[Tensor, " n"], sizes: Int32[Tensor, " n"]
 ) -> Float32[Tensor, " n"]:
     """Steps to 8 significant bits; not finite where `sizes`, bits of magnitudes, are not."""
-    bits = exact.clamp(max=3.0e38).float().view(torch.int32)
+    bits = exact.clamp(max=torch.finfo(torch.bfloat16).max).float().view(torch.int32)
     bits = (bits + 0x8000 & -0x10000).clamp(max=LARGEST)
     bits = torch.where(bits < SMALLEST, 0, bits)
     lost = torch.where(sizes > INFINITY, NAN, INFINITY)
