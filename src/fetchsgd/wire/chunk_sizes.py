@@ -17,12 +17,20 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from fetchsgd.wire import positions
 from fetchsgd.wire.chunk_loops import CHUNK, CLASSES, head_shift
 from fetchsgd.wire.chunk_statistics import Statistics
 from fetchsgd.wire.chunks import COUNTS, ChunkCode
 from fetchsgd.wire.rans import PRECISION, TOTAL, normalise
 from fetchsgd.wire.segments import EXPANSION
-from fetchsgd.wire.sizes import LANE_BYTES, extra_bits, number_size, with_symbol_table
+from fetchsgd.wire.sizes import (
+    LANE_BYTES,
+    extra_bits,
+    integer_bytes,
+    number_size,
+    position_bytes,
+    with_symbol_table,
+)
 
 GROUPS = [(a, b) for b in range(1, CLASSES + 1) for a in range(b)]
 # Fine tables pay where there is much to code, short ones where there is little.
@@ -47,6 +55,28 @@ def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
     directory = (number_size(nonzeros) + of_filled).sum(dim=1)
     size = torch.where(total > 0, coded + directory, directory)
     return torch.maximum(size, torch.ceil(total / EXPANSION))
+
+
+def update_candidates(found: Statistics, dim: int) -> dict[int, Float64[Tensor, " n"]]:
+    """Positions and values of sparse updates of integers, by format: GAPS stands for all that
+    leave values to a section of their own.
+    """
+    count = found.nonzeros.sum(dim=1)
+    everywhere = found.values.clone()
+    everywhere[:, 0] = dim - count
+    return {
+        positions.CHUNKS: sparse_bytes(found),
+        positions.JOINT: integer_bytes(everywhere),
+        positions.GAPS: position_bytes(dim, count) + integer_bytes(found.values),
+    }
+
+
+def update_bytes(found: Statistics, dim: int) -> Float64[Tensor, " n"]:
+    """The smallest of them; where nothing or everything changes, there are no positions."""
+    sizes = update_candidates(found, dim)
+    count = found.nonzeros.sum(dim=1)
+    smallest = torch.stack(list(sizes.values())).amin(dim=0)
+    return torch.where((count > 0) & (count < dim), smallest, sizes[positions.GAPS])
 
 
 def _with_tables(

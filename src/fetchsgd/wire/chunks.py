@@ -161,11 +161,18 @@ class _Segment:
     size: int
 
 
-def read_sparse(reader: Reader, count: int) -> tuple[Ints, Ints, ChunkCode | None]:
-    """Places and values of the nonzeros among `count` integers, and how they were written."""
+def read_sparse(
+    reader: Reader, count: int, expected: int | None = None
+) -> tuple[Ints, Ints, ChunkCode | None]:
+    """Places and values of the nonzeros among `count` integers, and how they were written.
+
+    expected: how many nonzeros there must be, if that is known.
+    """
     start = reader.at
     found = _read_directory(reader, count)
     nonzeros = sum(part.nonzeros for part in found)
+    if expected is not None and nonzeros != expected:
+        raise WireError(f"{nonzeros} integers are not zero, but the header says {expected}")
     refuse_expansion(reader, start, nonzeros)
     code = _read_code(reader) if nonzeros else None
     parts = [(part, reader.take(part.size, "a segment of chunks")) for part in found]

@@ -47,24 +47,6 @@ def integer_bytes(histograms: Int64[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
     return torch.where(total > 0, table + stream_bytes(total, bits, extra + sizes), 0.0)
 
 
-def integer_update_candidates(
-    histograms: Int64[Tensor, "n 256"], dim: int
-) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-    """Positions and values of a sparse update of integers: joint, and separate."""
-    separate = histograms.clone()
-    separate[:, 0] = 0
-    places = position_bytes(dim, separate.sum(dim=1))
-    return integer_bytes(histograms), places + integer_bytes(separate)
-
-
-def integer_update_bytes(histograms: Int64[Tensor, "n 256"], dim: int) -> Float64[Tensor, " n"]:
-    """The smaller of both, from the bucket symbols of all `dim` coordinates, zeros included."""
-    joint, separate = integer_update_candidates(histograms, dim)
-    count = histograms[:, 1:].sum(dim=1)
-    partly = (count > 0) & (count < dim)
-    return torch.where(partly, torch.minimum(joint, separate), separate)
-
-
 def position_bytes(dim: int, count: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
     """The positions section of a sparse update with `count` values; 0 for none or all of them."""
     inside = (count > 0) & (count < dim)
