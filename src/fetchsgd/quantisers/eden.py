@@ -1,6 +1,6 @@
 """EDEN (Vargaftik et al., 2022), with DRIVE (2021) as its case of one bit: for comparison.
 
-A message is cut into blocks, each rotated at random: signs, then a Hadamard matrix. The numbers of
+A message is cut into blocks, each rotated at random (eden_rotation.py). The numbers of
 a rotated block are nearly normal, whatever they were before, so the best few values for normal
 numbers (Lloyd and Max) suit all of them. The receiver multiplies by
 
@@ -115,8 +115,8 @@ def _encode(
 ) -> tuple[Float32[Tensor, "n blocks"], UInt8[Tensor, "n blocks kept"]]:
     """Scales and which of the few values stands for each number that is sent."""
     blocks = shape.in_blocks(rows)
-    signs, kept = random_parts(shape, key, clients)
-    rotated = hadamard(blocks * signs)
+    first, second, kept = random_parts(shape, key, clients)
+    rotated = hadamard(hadamard(blocks * first) * second)
     length = blocks.double().square().sum(dim=-1)
     unit = torch.sqrt(length / shape.block).clamp(min=1e-300)
     sent = rotated if kept is None else rotated.gather(2, kept)

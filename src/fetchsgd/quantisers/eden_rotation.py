@@ -1,7 +1,10 @@
 """EDEN's random rotation, the few values of a normal number, and the way back (eden.py).
 
-The random numbers follow from the key of the round and the client, as in levels.py: the top bit of
-a number's word is its sign, the others decide which numbers of a block are sent.
+A rotation is signs and a Hadamard matrix, twice. Once, as in the papers' programs, leaves a mark of
+single large numbers, and estimates of heavy-tailed vectors are then off in the mean.
+
+The random numbers follow from the key of the round and the client, as in levels.py: the upper two
+bits of a number's word are its signs, the others decide which numbers of a block are sent.
 """
 
 from __future__ import annotations
@@ -61,26 +64,30 @@ def decode(
     codes: UInt8[Tensor, "n blocks kept"],
 ) -> Float32[Tensor, "n count"]:
     """The numbers that messages stand for."""
-    signs, kept = random_parts(shape, key, clients)
+    first, second, kept = random_parts(shape, key, clients)
     table = torch.tensor(centroids(shape.bits), dtype=torch.float32, device=scales.device)
     values = table[codes.long()] * scales[..., None]
     if kept is not None:
-        values = torch.zeros_like(signs).scatter_(2, kept, values)
-    return (hadamard(values) * signs).flatten(1)[:, : shape.count]
+        values = torch.zeros_like(first).scatter_(2, kept, values)
+    return (hadamard(hadamard(values) * second) * first).flatten(1)[:, : shape.count]
 
 
 def random_parts(
     shape: Shape, key: int, clients: Int64[Tensor, " n"]
-) -> tuple[Float32[Tensor, "n blocks block"], Int64[Tensor, "n blocks kept"] | None]:
-    """A sign for each number, and which of a block are sent; None if all are."""
+) -> tuple[
+    Float32[Tensor, "n blocks block"],
+    Float32[Tensor, "n blocks block"],
+    Int64[Tensor, "n blocks kept"] | None,
+]:
+    """Both signs of each number, and which of a block are sent; None if all are."""
     runs = -(-shape.blocks * shape.block // 256)
     words = random_words(clients, runs, key).flatten(1)[:, : shape.blocks * shape.block]
     words = words.view(len(clients), shape.blocks, shape.block)
-    signs = 1.0 - 2.0 * (words >> 31).float()
+    first, second = (1.0 - 2.0 * (words >> bit & 1).float() for bit in (31, 30))
     if shape.kept == shape.block:
-        return signs, None
-    order = torch.argsort(words & 0x7FFFFFFF, dim=-1, stable=True)
-    return signs, order[..., : shape.kept].sort(dim=-1).values
+        return first, second, None
+    order = torch.argsort(words & 0x3FFFFFFF, dim=-1, stable=True)
+    return first, second, order[..., : shape.kept].sort(dim=-1).values
 
 
 def hadamard(blocks: Float32[Tensor, "n blocks block"]) -> Float32[Tensor, "n blocks block"]:
@@ -88,7 +95,7 @@ def hadamard(blocks: Float32[Tensor, "n blocks block"]) -> Float32[Tensor, "n bl
     size = blocks.shape[-1]
     half = 1
     while half < size:
-        pairs = blocks.view(*blocks.shape[:-1], -1, 2, half)
+        pairs = blocks.view(*blocks.shape[:-1], size // (2 * half), 2, half)
         a, b = pairs[..., 0, :], pairs[..., 1, :]
         blocks = torch.stack([a + b, a - b], dim=-2).view(blocks.shape)
         half *= 2
