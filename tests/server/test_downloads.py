@@ -9,11 +9,11 @@ from torch import nn
 
 from fetchsgd.server.grids import GRIDS
 from fetchsgd.server.grids.step_log import StepLog
-from fetchsgd.server.grids.walk import sum_histograms
+from fetchsgd.server.grids.walk import missed_statistics
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.vector import FlatModel, SparseVector
 from fetchsgd.wire import decode, encode
-from fetchsgd.wire.integers import symbols_of
+from fetchsgd.wire.chunk_statistics import chunk_statistics
 
 CPU = torch.device("cpu")
 
@@ -101,18 +101,23 @@ def test_nothing_new_is_an_empty_message():
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), rounds=st.integers(1, 12))
-def test_histograms_of_the_walk_are_those_of_the_sums(seed, rounds):
+def test_the_walk_counts_what_the_sums_have(seed, rounds):
     server = Server("steps", seed)
     seen = [server.position.steps]
     for _ in range(rounds):
         server.step(scale=1.0)
         seen.append(server.position.steps)
     held = [int(v) for v in server.draw.integers(0, rounds + 1, 9)]
-    counts = sum_histograms(server.downloads.log, held, server.position.steps)
-    for version, row in zip(held, counts, strict=True):
-        older = version if version >= server.downloads.log.oldest else 0
-        difference = (seen[-1] - seen[older]).long()
-        assert row.tolist() == np.bincount(symbols_of(difference.numpy()), minlength=256).tolist()
+    log = server.downloads.log
+    versions, found = missed_statistics(log, held, server.position.steps)
+    assert set(versions) == {version if version >= log.oldest else 0 for version in held}
+    differences = torch.stack([seen[-1] - seen[version] for version in versions])
+    assert_same(found, chunk_statistics(differences))
+
+
+def assert_same(a, b):
+    for name in ("counts", "values", "nonzeros"):
+        assert torch.equal(getattr(a, name).cpu(), getattr(b, name).cpu()), name
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -161,15 +166,15 @@ def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
         pytest.skip("the interpreter is for machines without a GPU")
     from fetchsgd.server.grids import walk, walk_cuda
 
-    monkeypatch.setattr(walk_cuda, "TILE", 100)
+    monkeypatch.setattr(walk_cuda, "TILE", 128)
     server = Server("steps", 5, log=100)
     for _ in range(rounds):
         server.step(scale=3.0)
     held = [0, rounds, rounds // 2, 1, rounds // 2]
     log, steps = server.downloads.log, server.position.steps
-    expected = sum_histograms(log, held, steps)
+    _, expected = missed_statistics(log, held, steps)
     monkeypatch.setattr(walk, "_add_up", walk_cuda.add_up)
-    assert torch.equal(sum_histograms(log, held, steps), expected)
+    assert_same(missed_statistics(log, held, steps)[1], expected)
 
 
 @pytest.mark.gpu
@@ -178,7 +183,7 @@ def test_the_walk_on_the_gpu():
     for _ in range(60):
         server.step(scale=3.0)
     log, steps, held = server.downloads.log, server.position.steps, [0, 60, 59, 3, 30, 30]
-    expected = sum_histograms(log, held, steps)
+    _, expected = missed_statistics(log, held, steps)
     copy = StepLog(server.dim, 100)
     copy.restore(server.downloads.tensors(), torch.device("cuda"))
-    assert torch.equal(sum_histograms(copy, held, steps.cuda()).cpu(), expected)
+    assert_same(missed_statistics(copy, held, steps.cuda())[1], expected)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from fetchsgd.launch import launch
-from fetchsgd.server.grids.walk_programs import bucket
+from fetchsgd.wire.chunk_programs import bucket
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"

@@ -6,7 +6,6 @@ import torch
 from wire.messages import assert_predicted, integers, quantised, subset
 
 from fetchsgd.wire import DenseVector, Floats, Integers, SparseUpdate, encode, sizes
-from fetchsgd.wire.integers import symbols_of
 from fetchsgd.wire.rans import histogram
 
 
@@ -23,10 +22,8 @@ def test_integer_updates(dim, density, where):
     for scale in (0.3, 3, 100, 1e9):
         values = integers(count, rng, scale)
         update = SparseUpdate(dim, subset(dim, count, where, rng), values)
-        everywhere = torch.zeros(dim, dtype=torch.int64)
-        everywhere[update.indices] = values.values
-        counts = counts_of(symbols_of(everywhere.numpy()))
-        assert_predicted(sizes.integer_update_bytes(counts, dim), encode(update))
+        found = sparse_statistics(dim, update.indices, values.values)
+        assert_predicted(update_bytes(found, dim), encode(update))
 
 
 @pytest.mark.parametrize("where", ["random", "runs", "even"])

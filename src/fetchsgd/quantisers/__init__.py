@@ -2,8 +2,10 @@
 
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.quantisers.bits import Bits
+from fetchsgd.quantisers.eden import Eden
+from fetchsgd.quantisers.step import Step
 
 # By the names that settings use.
-QUANTISERS: dict[str, type[Quantiser]] = {"bits": Bits}
+QUANTISERS: dict[str, type[Quantiser]] = {"bits": Bits, "step": Step, "eden": Eden}
 
-__all__ = ["QUANTISERS", "Bits", "Quantiser", "RoundedRows"]
+__all__ = ["QUANTISERS", "Bits", "Eden", "Quantiser", "RoundedRows", "Step"]

@@ -132,7 +132,7 @@ def quantise_rows(
     if bits not in BITS:
         choices = ", ".join(map(str, BITS))
         raise ValueError(f"bits must be one of {choices}, got {bits!r}")
-    cells, streams = _checked_rows(cells, key, streams)
+    cells, streams = checked_rows(cells, key, streams)
     scales, symbols = kernels_for(cells.device).quantise(cells, bits, key, streams)
     return QuantisedRows(bits, cells.shape[1], scales, symbols)
 
@@ -145,17 +145,15 @@ def round_to_bfloat16(
     The mean is exactly the cell: the 16 bits cut off are the probability of the upper neighbour.
     Magnitudes beyond the largest bfloat16 become that one; infinity and NaN stay.
     """
-    cells, streams = _checked_rows(cells, key, streams)
+    cells, streams = checked_rows(cells, key, streams)
     return kernels_for(cells.device).round_to_bfloat16(cells, key, streams)
 
 
-def _checked_rows(
+def checked_rows(
     cells: Float32[Tensor, "n count"], key: int, streams: Int64[Tensor, " n"]
 ) -> tuple[Float32[Tensor, "n count"], Int64[Tensor, " n"]]:
-    if not isinstance(cells, Tensor) or cells.ndim != 2:
-        raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
-    if cells.dtype != torch.float32:
-        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
+    """Rows, key and streams as kernels want them; ValueError if they are none."""
+    cells = checked_cells(cells)
     _check_number("key", key)
     n = len(cells)
     if not isinstance(streams, Tensor) or streams.dtype != torch.int64 or streams.shape != (n,):
@@ -163,7 +161,16 @@ def _checked_rows(
             f"streams must be an int64 tensor of shape ({n},), one for each row, "
             f"got {_kind(streams)}"
         )
-    return cells.detach().contiguous(), streams.to(cells.device).contiguous()
+    return cells, streams.to(cells.device).contiguous()
+
+
+def checked_cells(cells: Float32[Tensor, "n count"]) -> Float32[Tensor, "n count"]:
+    """Rows as kernels want them."""
+    if not isinstance(cells, Tensor) or cells.ndim != 2:
+        raise ValueError(f"cells must be a tensor of shape (n, count), got {_kind(cells)}")
+    if cells.dtype != torch.float32:
+        raise ValueError(f"cells must be float32, got {cells.dtype}; try cells.float()")
+    return cells.detach().contiguous()
 
 
 def _check_number(name: str, value: object) -> None:

@@ -5,6 +5,7 @@ from fetchsgd.wire.errors import MismatchError, WireError
 from fetchsgd.wire.header import Header
 from fetchsgd.wire.payloads import DenseVector, Payload, SketchTable, SparseUpdate, WholeModel
 from fetchsgd.wire.reader import Reader
+from fetchsgd.wire.sparse_integers import SparseIntegers
 from fetchsgd.wire.values import Coding, Floats, Integers, Values, register_section
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Payload",
     "Reader",
     "SketchTable",
+    "SparseIntegers",
     "SparseUpdate",
     "Values",
     "WholeModel",

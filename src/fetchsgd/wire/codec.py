@@ -13,6 +13,7 @@ import torch
 
 from fetchsgd.wire import header, integers, positions
 from fetchsgd.wire.choices import Choices, choose
+from fetchsgd.wire.chunks import Ints, read_sparse, write_sparse
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.header import HEADER_BYTES, Header
 from fetchsgd.wire.payloads import DenseVector, Payload, SketchTable, SparseUpdate, WholeModel
@@ -121,10 +122,12 @@ def _bytes_of(data: Message) -> memoryview:
 
 def _sparse_sections(payload: SparseUpdate, choices: Choices) -> list[bytes]:
     at, dim = array_of(payload.indices), payload.dim
-    if choices.positions == positions.JOINT:
+    if choices.positions in (positions.JOINT, positions.CHUNKS):
         assert isinstance(payload.values, Integers)
-        assert choices.values.table is not None
         values = array_of(payload.values.values)
+        if choices.positions == positions.CHUNKS:
+            return [write_sparse(at, values, dim, choices.values.chunks)]
+        assert choices.values.table is not None
         return [integers.write_joint(at, values, dim, choices.values.table)]
     places = positions.write(at, dim, choices.positions, choices.gap_code)
     return [places, payload.values.write(choices.values)]
@@ -143,12 +146,8 @@ def _read(reader: Reader, head: Header) -> tuple[Payload, Choices]:
 def _read_sparse(reader: Reader, head: Header) -> tuple[Payload, Choices]:
     dim, count = head.dim, head.count
     code = None
-    if head.positions == positions.JOINT:
-        if head.values != INTEGERS or not 0 < count < dim:
-            raise WireError("only some integers of a vector have joint positions")
-        at, array, table = integers.read_joint(reader, dim, count)
-        values: Values = Integers(torch.from_numpy(array))
-        coding = Coding(INTEGERS, table)
+    if head.positions in (positions.JOINT, positions.CHUNKS):
+        at, values, coding = _read_together(reader, head)
     else:
         if head.positions or count not in (0, dim):
             at, code = positions.read(reader, dim, count, head.positions)
@@ -157,6 +156,19 @@ def _read_sparse(reader: Reader, head: Header) -> tuple[Payload, Choices]:
             at = np.arange(count, dtype=np.int64)
     update = SparseUpdate(dim, torch.from_numpy(at), values, head.round, head.since)
     return update, Choices(coding, head.positions, code)
+
+
+def _read_together(reader: Reader, head: Header) -> tuple[Ints, Values, Coding]:
+    """Positions and integers in one section."""
+    if head.values != INTEGERS or not 0 < head.count < head.dim:
+        raise WireError("only some integers of a vector have joint positions, or are in chunks")
+    if head.positions == positions.JOINT:
+        at, array, table = integers.read_joint(reader, head.dim, head.count)
+        coding = Coding(INTEGERS, table)
+    else:
+        at, array, chunks = read_sparse(reader, head.dim, head.count)
+        coding = Coding(INTEGERS, chunks=chunks)
+    return at, Integers(torch.from_numpy(array)), coding
 
 
 def _read_values(reader: Reader, head: Header) -> tuple[Values, Coding]:

@@ -1,8 +1,9 @@
 """Where the values of a sparse update belong: sorted indices in nearly the fewest bits.
 
 Any subset of `count` of `dim` takes log2 of the number of such subsets. Three formats come near it:
-a bitmap where about half are taken, Golomb's code for a few, entropy-coded gaps otherwise (gaps.py;
-a fourth, "joint", is in integers.py). With nothing or everything taken there is nothing to say.
+a bitmap where about half are taken, Golomb's code for a few, entropy-coded gaps otherwise
+(gaps.py). Two more hold the values too: "joint" (integers.py) and "chunks" (chunks.py). With
+nothing or everything taken there is nothing to say.
 
 In Golomb's code there is no table and there are no states to pay for. A gap is `quotient` ones and
 a zero, then the remainder by M in truncated binary; M follows from dim and count. After the last
@@ -20,7 +21,7 @@ from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.gaps import GapCode
 from fetchsgd.wire.reader import Reader
 
-NONE, BITMAP, GOLOMB, GAPS, JOINT = range(5)
+NONE, BITMAP, GOLOMB, GAPS, JOINT, CHUNKS = range(6)
 MOST_GOLOMB = 256
 
 Ints = NDArray[np.int64]

@@ -39,30 +39,12 @@ def integer_bytes(histograms: Int64[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
     counts = histograms.double()
     total = counts.sum(dim=1)
     table, bits = with_symbol_table(counts)
-    extra = (counts * _extra_bits(counts.device)).sum(dim=1) / 8
+    extra = (counts * extra_bits(counts.device)).sum(dim=1) / 8
     segments = torch.ceil(total / SEGMENT)
     # Each segment begins a new byte of extra bits.
     extra = torch.where(extra > 0, extra + segments * 0.4375, extra)
     sizes = segments * number_size(extra / segments.clamp(min=1))
     return torch.where(total > 0, table + stream_bytes(total, bits, extra + sizes), 0.0)
-
-
-def integer_update_candidates(
-    histograms: Int64[Tensor, "n 256"], dim: int
-) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-    """Positions and values of a sparse update of integers: joint, and separate."""
-    separate = histograms.clone()
-    separate[:, 0] = 0
-    places = position_bytes(dim, separate.sum(dim=1))
-    return integer_bytes(histograms), places + integer_bytes(separate)
-
-
-def integer_update_bytes(histograms: Int64[Tensor, "n 256"], dim: int) -> Float64[Tensor, " n"]:
-    """The smaller of both, from the bucket symbols of all `dim` coordinates, zeros included."""
-    joint, separate = integer_update_candidates(histograms, dim)
-    count = histograms[:, 1:].sum(dim=1)
-    partly = (count > 0) & (count < dim)
-    return torch.where(partly, torch.minimum(joint, separate), separate)
 
 
 def position_bytes(dim: int, count: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
@@ -139,10 +121,10 @@ def _lanes(symbols: Tensor) -> Tensor:
     return LANES * whole + last * (rest > 0)
 
 
-def with_symbol_table(counts: Tensor) -> tuple[Tensor, Tensor]:
+def with_symbol_table(counts: Tensor, total: int = TOTAL) -> tuple[Tensor, Tensor]:
     """Bytes of a table of symbols, and bits of the symbols coded with it."""
-    frequencies = normalised(counts, TOTAL)
-    return table_size(frequencies), coded_bits(counts, frequencies)
+    frequencies = normalised(counts, total)
+    return table_size(frequencies), coded_bits(counts, frequencies * (TOTAL / total))
 
 
 def normalised(counts: Tensor, total: int) -> Tensor:
@@ -170,6 +152,6 @@ def table_size(frequencies: Tensor) -> Tensor:
     return numbers + 2.0 * (~used & before & more_follows).sum(dim=1)
 
 
-def _extra_bits(device: torch.device) -> Tensor:
+def extra_bits(device: torch.device) -> Tensor:
     symbols = torch.arange(SYMBOLS, device=device)
     return torch.where(symbols < 16, 0, (symbols >> 2) - 2)

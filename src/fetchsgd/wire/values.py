@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.wire import integers, rans
+from fetchsgd.wire.chunks import ChunkCode
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.rans import TOTAL, Frequencies
 from fetchsgd.wire.reader import Reader
@@ -42,6 +43,7 @@ class Coding:
 
     format: int
     table: Frequencies | None = None
+    chunks: ChunkCode | None = None  # of sparse integers
 
 
 @runtime_checkable
@@ -205,3 +207,5 @@ _READERS: dict[int, ReadSection] = {
 }
 # Modules that register the formats with this upper half: imported when such a message comes.
 _HOMES = dict.fromkeys((0x1, 0x2, 0x3), "fetchsgd.quantisers.levels")
+_HOMES[0x0] = "fetchsgd.wire.sparse_integers"
+_HOMES |= {0x4: "fetchsgd.quantisers.step_section", 0x5: "fetchsgd.quantisers.eden_section"}

@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import Protocol
 
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Float32, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 
 class Kernels(Protocol):
-    """What levels.py asks of a device. Inputs have been checked; cells are contiguous."""
+    """What levels.py and steps.py ask of a device. Inputs are checked, and cells contiguous."""
 
     def quantise(
         self, cells: Float32[Tensor, "n count"], bits: int, key: int, streams: Int64[Tensor, " n"]
@@ -37,6 +37,23 @@ class Kernels(Protocol):
     def round_to_bfloat16(
         self, cells: Float32[Tensor, "n count"], key: int, streams: Int64[Tensor, " n"]
     ) -> Float32[Tensor, "n count"]: ...
+
+    def add_squares(
+        self, cells: Float32[Tensor, "n count"]
+    ) -> tuple[Int64[Tensor, "n chunks"], Int32[Tensor, "n chunks"]]: ...
+
+    def round_places(
+        self,
+        cells: Float32[Tensor, "n count"],
+        steps: Float32[Tensor, " n"],
+        dtype: torch.dtype,
+        key: int,
+        streams: Int64[Tensor, " n"],
+    ) -> Int[Tensor, "n count"]: ...
+
+    def sum_levels(
+        self, levels: Int[Tensor, "n count"], steps: Float32[Tensor, " n"]
+    ) -> Float32[Tensor, " count"]: ...
 
 
 def kernels_for(device: torch.device) -> Kernels:

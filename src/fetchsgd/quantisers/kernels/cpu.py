@@ -1,4 +1,4 @@
-"""Quantisation on a CPU: the loops of cpu_loops.py, on as many threads as torch uses.
+"""Quantisation on a CPU: cpu_loops.py and step_loops.py, on as many threads as torch uses.
 
 A task is a stretch of runs of one row. Random numbers belong to places, and rows are added in order
 within every stretch, so the number of threads changes no bit.
@@ -10,16 +10,20 @@ from itertools import product
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Float32, Int, Int32, Int64, UInt8
 from torch import Tensor
 
+from fetchsgd.quantisers.kernels import step_loops
 from fetchsgd.quantisers.kernels.cpu_loops import quantise_runs, round_runs, sum_runs
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
+from fetchsgd.quantisers.step_layout import CHUNK, MOST_LEVEL, num_chunks
 from fetchsgd.threads import run_in_order
 from fetchsgd.wire import rans
 
 # Runs that one task walks over.
-CHUNK = 1024
+CHUNK_RUNS = 1024
+# Chunks whose squares one task adds up.
+CHUNKS = 64
 
 
 def quantise(
@@ -34,12 +38,12 @@ def quantise(
 
     def fill(task: tuple[int, int]) -> None:
         row, first = task
-        last = min(first + CHUNK, runs)
+        last = min(first + CHUNK_RUNS, runs)
         quantise_runs(
             symbols[row], scales[row], rows[row], bits, per_symbol, key, ids[row], first, last
         )
 
-    list(run_in_order(fill, product(range(n), range(0, runs, CHUNK)), cells.numel()))
+    list(run_in_order(fill, product(range(n), range(0, runs, CHUNK_RUNS)), cells.numel()))
     return torch.from_numpy(scales), torch.from_numpy(symbols)
 
 
@@ -56,10 +60,10 @@ def weighted_sum(
     given = (symbols.numpy(), scales.numpy(), weights.numpy())
 
     def add(first: int) -> None:
-        last = min(first + CHUNK, runs)
+        last = min(first + CHUNK_RUNS, runs)
         sum_runs(total, *given, bits, CELLS_PER_SYMBOL[bits], first, last)
 
-    list(run_in_order(add, range(0, runs, CHUNK), n * count))
+    list(run_in_order(add, range(0, runs, CHUNK_RUNS), n * count))
     return torch.from_numpy(total[:count])
 
 
@@ -80,8 +84,68 @@ def round_to_bfloat16(
 
     def fill(task: tuple[int, int]) -> None:
         row, first = task
-        last = min(first + CHUNK, runs)
+        last = min(first + CHUNK_RUNS, runs)
         round_runs(target[row], source[row], key, ids[row], first, last)
 
-    list(run_in_order(fill, product(range(n), range(0, runs, CHUNK)), cells.numel()))
+    list(run_in_order(fill, product(range(n), range(0, runs, CHUNK_RUNS)), cells.numel()))
     return torch.from_numpy(out)
+
+
+def add_squares(
+    cells: Float32[Tensor, "n count"],
+) -> tuple[Int64[Tensor, "n chunks"], Int32[Tensor, "n chunks"]]:
+    """Sums of squares of chunks, in whole numbers, and the bits of the largest magnitudes."""
+    n, count = cells.shape
+    chunks = num_chunks(count)
+    sums = np.zeros((n, chunks), dtype=np.int64)
+    sizes = np.zeros((n, chunks), dtype=np.int32)
+    rows = cells.numpy().view(np.int32)
+
+    def fill(task: tuple[int, int]) -> None:
+        row, begin = task
+        for chunk in range(begin, min(begin + CHUNKS, chunks)):
+            part = rows[row, chunk * CHUNK : (chunk + 1) * CHUNK]
+            sums[row, chunk], sizes[row, chunk] = step_loops.add_squares(part)
+
+    list(run_in_order(fill, product(range(n), range(0, chunks, CHUNKS)), cells.numel()))
+    return torch.from_numpy(sums), torch.from_numpy(sizes)
+
+
+def round_places(
+    cells: Float32[Tensor, "n count"],
+    steps: Float32[Tensor, " n"],
+    dtype: torch.dtype,
+    key: int,
+    streams: Int64[Tensor, " n"],
+) -> Int[Tensor, "n count"]:
+    """Levels of each row, by its step."""
+    n, count = cells.shape
+    runs = num_runs(count)
+    levels = torch.zeros(n, count, dtype=dtype)
+    target, rows, ids, sizes = levels.numpy(), cells.numpy(), streams.tolist(), steps.numpy()
+
+    def fill(task: tuple[int, int]) -> None:
+        row, first = task
+        step = sizes[row]
+        if 0 < step < np.inf:
+            factor, top = np.float32(1) / step, MOST_LEVEL[dtype]
+            last = min(first + CHUNK_RUNS, runs)
+            step_loops.round_places(target[row], rows[row], factor, top, key, ids[row], first, last)
+
+    list(run_in_order(fill, product(range(n), range(0, runs, CHUNK_RUNS)), cells.numel()))
+    return levels
+
+
+def sum_levels(
+    levels: Int[Tensor, "n count"], steps: Float32[Tensor, " n"]
+) -> Float32[Tensor, " count"]:
+    """The sum of steps[i] * row i, in order of i."""
+    n, count = levels.shape
+    total = np.empty(count, dtype=np.float32)
+    given = (levels.numpy(), steps.numpy())
+
+    def add(first: int) -> None:
+        step_loops.sum_levels(total, *given, first, min(first + RUN * CHUNK_RUNS, count))
+
+    list(run_in_order(add, range(0, count, RUN * CHUNK_RUNS), n * count))
+    return torch.from_numpy(total)

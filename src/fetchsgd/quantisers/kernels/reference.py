@@ -1,4 +1,4 @@
-"""Quantisation in plain torch, straight from the definition in levels.py; slow, on any device.
+"""Quantisation in plain torch, from the definitions in levels.py and steps.py; slow, on any device.
 
 Words of 32 bits live in int64, since torch has hardly any arithmetic for uint32.
 """
@@ -6,10 +6,11 @@ Words of 32 bits live in int64, since torch has hardly any arithmetic for uint32
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Float32, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs, top_level
+from fetchsgd.quantisers.step_layout import CHUNK, MOST_LEVEL, num_chunks
 
 LOW = 0xFFFFFFFF
 # Bits of floats: infinity, NaN, the largest bfloat16, and the smallest scale, 2^-100.
@@ -126,3 +127,48 @@ def round_to_bfloat16(
     # From 2^31 on, int32 holds the same bits as a negative number.
     signed = torch.where(moved > 0x7FFFFFFF, moved - (1 << 32), moved)
     return signed.int().view(torch.float32).view(n, runs * RUN)[:, :count].contiguous()
+
+
+def add_squares(
+    cells: Float32[Tensor, "n count"],
+) -> tuple[Int64[Tensor, "n chunks"], Int32[Tensor, "n chunks"]]:
+    """Sums of squares of chunks, in whole numbers, and the bits of the largest magnitudes."""
+    n, count = cells.shape
+    chunks = num_chunks(count)
+    padded = torch.nn.functional.pad(cells, (0, chunks * CHUNK - count)).view(n, chunks, CHUNK)
+    magnitude = padded.view(torch.int32) & 0x7FFFFFFF
+    size = magnitude.amax(dim=-1)
+    exponent = magnitude >> 23
+    whole = magnitude & 0x7FFFFF | torch.where(exponent > 0, 0x800000, 0)
+    shift = (size >> 23).clamp(min=1)[..., None] - exponent.clamp(min=1)
+    cut = whole.long() >> shift.clamp(max=31)
+    return (cut * cut).sum(dim=-1), size
+
+
+def round_places(
+    cells: Float32[Tensor, "n count"],
+    steps: Float32[Tensor, " n"],
+    dtype: torch.dtype,
+    key: int,
+    streams: Int64[Tensor, " n"],
+) -> Int[Tensor, "n count"]:
+    """Levels of each row, by its step."""
+    n, count = cells.shape
+    run = in_runs(cells)
+    usable = ((steps > 0) & (steps < torch.inf))[:, None, None]
+    divisor = torch.where(usable, steps[:, None, None], 1.0)
+    limit = float(MOST_LEVEL[dtype]) * 2.0**24
+    place = torch.where(usable, run, 0.0) * (torch.ones_like(divisor) / divisor) * 2.0**24
+    words = random_words(streams, run.shape[1], key)
+    levels = place.clamp(-limit, limit).long() + (words >> 8) >> 24
+    return levels.view(n, -1)[:, :count].to(dtype).contiguous()
+
+
+def sum_levels(
+    levels: Int[Tensor, "n count"], steps: Float32[Tensor, " n"]
+) -> Float32[Tensor, " count"]:
+    """The sum of steps[i] * row i, in order of i."""
+    total = torch.zeros(levels.shape[1], dtype=torch.float32, device=levels.device)
+    for step, row in zip(steps, levels, strict=True):
+        total += step * row.float()
+    return total

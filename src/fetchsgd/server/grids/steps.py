@@ -16,10 +16,10 @@ from torch import Tensor
 from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.server.grids.step_log import StepLog
-from fetchsgd.server.grids.walk import sum_histograms
+from fetchsgd.server.grids.walk import missed_bytes
 from fetchsgd.vector import SparseVector
 from fetchsgd.wire import Integers, SparseUpdate
-from fetchsgd.wire.sizes import HEADER_BYTES, integer_update_bytes
+from fetchsgd.wire.sizes import HEADER_BYTES
 
 STEP_BITS = 8  # of a step, without its exponent
 
@@ -159,8 +159,7 @@ class StepDownloads:
         missed: Int64[Tensor, " n"],  # noqa: ARG002
         place: GridWeights,
     ) -> None:
-        histograms = sum_histograms(self.log, held, place.steps)
-        sections = integer_update_bytes(histograms, self.log.dim)
+        sections = missed_bytes(self.log, held, place.steps)
         self.fetched.append(sections.sum() + HEADER_BYTES * len(held))
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:

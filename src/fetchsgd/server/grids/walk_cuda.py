@@ -5,34 +5,42 @@ coordinates.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int32
+from jaxtyping import Int32, UInt8
 from torch import Tensor
 
 from fetchsgd.launch import launch
-from fetchsgd.server.grids.step_log import Entry
+from fetchsgd.server.grids.step_log import Stage
 from fetchsgd.server.grids.walk_programs import walk_back
+from fetchsgd.wire.chunk_loops import CHUNK
 
-TILE = 4096  # coordinates of a program
+TILE = 4096  # coordinates of a program, in whole chunks
 SPAN = 64  # entries that it takes at once
 
 
-def add_up(dim: int, stages: list[tuple[int, Entry]], change: Int32[Tensor, "rows 256"]) -> None:
+def add_up(
+    dim: int,
+    stages: list[Stage],
+    change: Int32[Tensor, "rows 256"],
+    chunks: UInt8[Tensor, "rows chunks"],
+) -> None:
     """As `_add_up` in walk.py."""
     if not stages:
         return
     device, count = change.device, len(stages)
-    indices = torch.cat([entry.indices for _, entry in stages])
-    steps = torch.cat([entry.steps for _, entry in stages])
-    about = torch.tensor([[row, len(entry.indices)] for row, entry in stages]).T.contiguous()
-    rows, sizes = about.to(device, non_blocking=True)
+    indices = torch.cat([stage.entry.indices for stage in stages])
+    steps = torch.cat([stage.entry.steps for stage in stages])
+    about = torch.tensor([[row, len(entry.indices), last] for row, entry, last in stages]).T
+    rows, lengths, ends = about.contiguous().to(device, non_blocking=True)
     # Entries of an update are in order of coordinate, so a tile's share of it is a range.
     base = dim * torch.arange(count, device=device)
-    keys = indices + base.repeat_interleave(sizes, output_size=len(indices))
+    keys = indices + base.repeat_interleave(lengths, output_size=len(indices))
     tiles = -(-dim // TILE)
     edges = (torch.arange(tiles + 1, device=device) * TILE).clamp(max=dim)
     bounds = torch.searchsorted(keys, base[:, None] + edges, out_int32=len(keys) < 1 << 31)
     total = torch.zeros(dim, dtype=torch.int32, device=device)
+    filled = torch.zeros(chunks.shape[1], dtype=torch.int32, device=device)
     launch(
         walk_back, (tiles,),
-        total, change, indices, steps, bounds, rows, count, tiles, SPAN=SPAN, num_warps=1,
+        total, filled, change, chunks, indices, steps, bounds, rows, ends, count, tiles,
+        chunks.shape[1], SPAN=SPAN, CHUNKS=TILE // CHUNK, num_warps=1,
     )  # fmt: skip

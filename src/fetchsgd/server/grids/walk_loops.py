@@ -9,11 +9,12 @@ from fetchsgd.wire.bit_loops import bucket
 
 
 @njit(cache=True, nogil=True)
-def add_update(total, change, indices, steps):
+def add_update(total, filled, change, indices, steps):
     for i in range(len(indices)):
         at = indices[i]
         before = np.int64(total[at])
         after = before + steps[i]
         total[at] = after
+        filled[at >> 6] += np.int64(after != 0) - np.int64(before != 0)
         change[bucket(before)[0]] -= 1
         change[bucket(after)[0]] += 1

@@ -1,0 +1,105 @@
+"""One step for each message, `tau` times its root mean square: few bits at the least error.
+
+With tau = 8 some 4 % of a gradient's levels are not zero, and a number takes a quarter of a bit.
+`bytes` caps a message: where it would be longer, its step is the smallest at which it fits, found
+by trying some. The cap holds for every message, whatever its numbers are like.
+
+The step of a capped message depends, through its size, on the random numbers that round it. A
+single number moves the size by a few of all bytes and the step by far less than one of its 8 bits,
+so the mean stays right to some 1 / bytes of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float32, Int64
+from torch import Tensor
+
+from fetchsgd.quantisers.step_layout import level_type
+from fetchsgd.quantisers.step_search import MOST_NOTCH, Search, from_notches, notches
+from fetchsgd.quantisers.step_section import FORMAT
+from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps
+from fetchsgd.wire.chunks import SPAN
+from fetchsgd.wire.sizes import HEADER_BYTES
+
+# How often a size is looked at before a capped message is rounded.
+TRIES = 7
+# Of a size that was predicted; a real message may be that much longer.
+MARGIN, MARGIN_BYTES = 0.005, 16
+# Step, tables and a few levels, beside a byte for each segment.
+LEAST_BYTES = 128
+TAUS = (2.0**-10, 2.0**20)
+
+Rounded = Callable[[Tensor], StepRows]
+
+
+@dataclass(frozen=True)
+class Step:
+    """tau: the step of a message over its rms; bytes: the most a message may take, 0 for no cap.
+
+    A cap counts the whole message of a dense vector or a sketch, its header included.
+    """
+
+    tau: float = 8.0
+    bytes: int = 0
+
+    exact = False
+
+    def __post_init__(self) -> None:
+        if not TAUS[0] <= self.tau <= TAUS[1]:
+            raise ValueError(f"tau must be from {TAUS[0]:.3g} to {TAUS[1]:g}, got {self.tau!r}")
+        if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
+            raise ValueError(f"bytes must be a whole number, or 0 for no cap, got {self.bytes!r}")
+
+    def round_rows(
+        self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
+    ) -> StepRows:
+        steps = rms_steps(rows, self.tau)
+        dtype = level_type(rows.shape[1], self.tau)
+
+        def rounded(steps: Float32[Tensor, " n"]) -> StepRows:
+            return round_to_steps(rows, steps, key, clients, dtype)
+
+        return self._capped(rounded, steps, rows.shape[1]) if self.bytes else rounded(steps)
+
+    def fixed_bytes(self, count: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def reads(self, format: int) -> bool:
+        return format == FORMAT
+
+    def most_bytes(self, count: int) -> int:
+        """Levels with a mean magnitude of 1 / tau have at most the entropy of a geometric law."""
+        if self.bytes:
+            return max(self.bytes - HEADER_BYTES, 0)
+        return int(1.1 * count * most_entropy(1 / self.tau) / 8) + count // 256 + 4096
+
+    def _capped(self, rounded: Rounded, steps: Float32[Tensor, " n"], count: int) -> StepRows:
+        """Rows at the smallest steps, from those given on, at which they fit."""
+        limit = (self.bytes - HEADER_BYTES) * (1 - MARGIN) - MARGIN_BYTES
+        if limit < LEAST_BYTES + math.ceil(count / SPAN):
+            raise ValueError(
+                f"upload.bytes = {self.bytes} holds no message of {count} numbers: "
+                f"take {math.ceil(LEAST_BYTES * 1.2 + HEADER_BYTES + count / SPAN)} or more"
+            )
+        reach = 128 * math.log2(256 * max(math.sqrt(count) / self.tau, 1))
+        first = notches(steps)
+        search = Search.start(first, (first + int(reach)).clamp(max=MOST_NOTCH), limit, count)
+        for _ in range(TRIES):
+            tried = torch.where(_usable(steps), from_notches(search.at), steps)
+            search = search.narrowed(rounded(tried).section_bytes().to(steps.device))
+        return rounded(torch.where(_usable(steps), from_notches(search.high), steps))
+
+
+def _usable(steps: Float32[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    return (steps > 0) & (steps < torch.inf)
+
+
+def most_entropy(mean: float) -> float:
+    """Bits of whole numbers with this mean magnitude at most: those of P(k) ~ q^|k|."""
+    q = (math.sqrt(1 + mean * mean) - 1) / mean
+    return -math.log2((1 - q) / (1 + q)) - mean * math.log2(q)
