@@ -53,7 +53,7 @@ class Server:
         ledger.download(np.array([ME]), training.round, training.place)
         return Work(
             self.digest, "lineage", training.round, ME, 0.1, checksum(training.weights),
-            int(ledger.merged[ME]), encode(update),
+            int(ledger.merged[ME]), 0.0, encode(update),
         )  # fmt: skip
 
     def close(self, answer):
@@ -154,7 +154,7 @@ def test_clients_without_memory_keep_nothing_but_their_version(method):
     setup = Setup(resolve({"task": {"name": "tinytask:tiny"}, "method": {"name": method}}))
     training, keeper = setup.start(), InMemory()
     payload = encode(training.ledger.message(ME, 0, training.place))
-    work = Work(digest(setup), "lineage", 0, ME, 0.1, checksum(training.weights), 0, payload)
+    work = Work(digest(setup), "lineage", 0, ME, 0.1, checksum(training.weights), 0, 0.0, payload)
     answer = Client(setup, ME, keeper).answer(work)
     assert keeper.kept.vectors.keys() == {"held"}
     assert Client(setup, ME, keeper).answer(work) == answer

@@ -21,7 +21,7 @@ from fetchsgd.flower.protocol import (
 from fetchsgd.flower.rejections import RejectedError
 
 MESSAGES = [
-    Work("d", "l", 3, 2, 0.5, 12345, 1, b"update"),
+    Work("d", "l", 3, 2, 0.5, 12345, 1, 0.25, b"update"),
     Answer("d", "l", 3, 2, 10, 0.25, b"sketch"),
     ResendRequest("d", "l", 3, 2, 1),
     Hello("l", 2, 0),

@@ -106,7 +106,7 @@ class Client:
             self._forget_version(kept)
             return self._ask(task, 0)
         memory = self.memory(kept, pending, task.merged)
-        done = work(self.setup, weights, self.number, task.round, task.rate, memory)
+        done = work(self.setup, weights, self.number, task.round, task.rate, memory, task.size)
         reply = Pending(task.round, done.examples, done.loss, encode(done.payload))
         vectors = {HELD: held.vector.cpu().numpy()}
         if done.memory is not None:

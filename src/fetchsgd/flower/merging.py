@@ -143,6 +143,7 @@ class RunningMean:
         self.numbers = 0
         self.predicted_bytes = 0.0
         self.losses: dict[int, tuple[float, float]] = {}  # and weights, by client
+        self.sizes: list[float] = []  # of the numbers of each reply, where it matters
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -153,6 +154,8 @@ class RunningMean:
         self.weight += accepted.weight
         self.predicted_bytes += accepted.predicted_bytes
         self.losses[client] = accepted.loss, accepted.weight
+        if accepted.reply.size is not None:
+            self.sizes.append(accepted.reply.size)
 
     @property
     def mean(self) -> Float32[Tensor, ...]:
@@ -162,6 +165,8 @@ class RunningMean:
         """As simulated clients hand it over."""
         loss = sum(loss * weight for loss, weight in self.losses.values()) / self.weight
         clients = np.array(list(self.losses), np.int64)
+        sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.total.device)
         return Merged(
-            self.mean, clients, self.numbers, self.predicted_bytes, torch.tensor(loss), typical_loss
-        )
+            self.mean, clients, self.numbers, self.predicted_bytes, torch.tensor(loss),
+            typical_loss, sizes if len(sizes) else None,
+        )  # fmt: skip

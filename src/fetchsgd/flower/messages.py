@@ -32,6 +32,7 @@ class Work(Content):
     rate: float  # learning rate
     checksum: int  # of the weights of that version
     merged: int  # the version that the client's last reply went into; 0 if none ever did
+    size: float  # of the numbers that clients have sent lately; 0 if nobody knows
     payload: bytes
 
 

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fetchsgd.flower.messages import Content
 from fetchsgd.flower.rejections import RejectedError
 
-PROTOCOL = 2
+PROTOCOL = 3
 HEADER, PAYLOAD, WIRE = "header", "payload", "wire"
 STYPE = "fetchsgd.wire"  # how the array's bytes are to be read
 

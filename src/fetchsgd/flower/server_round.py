@@ -122,6 +122,7 @@ class _Round:
         sampler, self.rate = collector.setup.sampler, rate
         self.expected = replace(collector.expected, round=self.round)
         self.checksum = checksum(training.weights)
+        self.size = 0.0 if training.size is None else float(training.size)
         self.order = order_of_asking(sampler, self.round)
         # Of this many the first replies count; the last cohort of an epoch may be smaller.
         self.enough = len(sampler.cohort(self.round))
@@ -246,7 +247,7 @@ class _Round:
         ledger.download(np.array([client]), self.round, place)  # line 6
         work = Work(
             self.expected.digest, self.expected.lineage, self.round, client, self.rate,
-            self.checksum, int(ledger.merged[client]), self.updates[held],
+            self.checksum, int(ledger.merged[client]), self.size, self.updates[held],
         )  # fmt: skip
         self.all.transport.send(self.all.node_of[client], work, self.all.lifetime)
         self.asked.add(client)

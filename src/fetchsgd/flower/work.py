@@ -52,6 +52,7 @@ def work(
     round: int,
     rate: float,
     memory: Memory | None,
+    size: float = 0.0,
 ) -> Done:
     """Lines 7 and 8 of Algorithm 1."""
     task, train = setup.config.task, setup.config.train
@@ -65,5 +66,5 @@ def work(
     )
     message = setup.method.message
     memory = message.remember(vectors[0], memory)
-    payload = message.write(vectors[0], memory, client, round, setup.upload(round))
+    payload = message.write(vectors[0], memory, client, round, setup.upload(round, size))
     return Done(payload, int(own.sizes[0]), float(losses[0]), memory)

@@ -3,9 +3,15 @@
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.quantisers.bits import Bits
 from fetchsgd.quantisers.eden import Eden
+from fetchsgd.quantisers.shared_step import SharedStep
 from fetchsgd.quantisers.step import Step
 
 # By the names that settings use.
-QUANTISERS: dict[str, type[Quantiser]] = {"bits": Bits, "step": Step, "eden": Eden}
+QUANTISERS: dict[str, type[Quantiser]] = {
+    "bits": Bits,
+    "step": Step,
+    "shared_step": SharedStep,
+    "eden": Eden,
+}
 
-__all__ = ["QUANTISERS", "Bits", "Eden", "Quantiser", "RoundedRows", "Step"]
+__all__ = ["QUANTISERS", "Bits", "Eden", "Quantiser", "RoundedRows", "SharedStep", "Step"]

@@ -36,6 +36,11 @@ class OneStep:
     def floats(self) -> Float32[Tensor, " count"]:
         return self.levels.floats() * self.step
 
+    @property
+    def size(self) -> float:
+        """The mean magnitude of the numbers."""
+        return self.step * (int(self.levels.values.abs().sum()) / max(self.count, 1))
+
     def section_bytes(self) -> float:
         return STEP.size + self.levels.section_bytes()
 

@@ -63,6 +63,11 @@ class StepRows:
     def dequantise(self) -> Float32[Tensor, "n count"]:
         return self.levels.float() * self.steps[:, None]
 
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """The mean magnitude of each row's numbers."""
+        count = max(self.levels.shape[1], 1)
+        return self.steps.double() * (self.levels.abs().sum(1, dtype=torch.int64) / count)
+
     def section_bytes(self) -> Float64[Tensor, " n"]:
         """The size of each row's section of a message, predicted without waiting for the device."""
         return section_bytes(self.levels)

@@ -94,6 +94,8 @@ class CheckpointWriter:
 def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
     """Everything that a training is, by name."""
     yield from (("weights", training.weights), ("steps", training.place.steps))
+    if training.size is not None:
+        yield "size", training.size
     groups = {"state": training.state, "ledger": training.ledger.tensors()}
     if training.memory is not None:
         groups["memory"] = training.memory
@@ -152,5 +154,5 @@ def _restored(
     memory = groups.pop("memory", None)
     if (memory is None) != (start.memory is None):
         raise UserError("the checkpoint is of a run whose clients remember something else")
-    training = Training(int(about["round"]), place, state, ledger, memory)
+    training = Training(int(about["round"]), place, state, ledger, memory, own.get("size"))
     return Checkpoint(training, float(about["seconds"]), groups)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError
 from fetchsgd.methods import Memory, Method, Upload
-from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
 from fetchsgd.runs.environment import choose_device, compute_dtype
 from fetchsgd.runs.settings import Config
@@ -94,9 +94,15 @@ class Setup:
         """Local steps have taken their rate on the client."""
         return None if self.config.local.is_one_gradient else 1.0
 
-    def upload(self, round: int) -> Upload:
-        """How clients round in a round: by the run's seed, the round and the client alone."""
-        return Upload(self.quantiser, number(self.config.train.seed, "quantise", round), round)
+    def upload(self, round: int, size: float | Tensor | None = None) -> Upload:
+        """How clients round in a round: by the run's seed, the round and the client alone.
+
+        `size` of the numbers that clients have sent, for quantisers that go by it.
+        """
+        quantiser = self.quantiser
+        if size is not None and isinstance(quantiser, SharedStep):
+            quantiser = quantiser.for_size(size)
+        return Upload(quantiser, number(self.config.train.seed, "quantise", round), round)
 
     def test_data(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets, on the device."""

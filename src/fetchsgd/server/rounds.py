@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.methods import Memory, Method, State
+from fetchsgd.quantisers.shared_step import next_size, typical_size
 from fetchsgd.server.grids import Grid, GridWeights
 from fetchsgd.server.ledger import Ledger
 
@@ -28,6 +29,7 @@ class Training:
     state: State
     ledger: Ledger
     memory: Memory | None = None  # of all clients, for methods whose clients remember
+    size: Float64[Tensor, ""] | None = None  # of the numbers that clients send, once it is known
 
     @property
     def weights(self) -> Float32[Tensor, " dim"]:
@@ -44,6 +46,7 @@ class Merged:
     bytes_up: float | Tensor  # the same on the wire
     loss: Float32[Tensor, ""]  # their mean loss before the round
     typical_loss: float | None = None  # one that a few dishonest clients cannot move
+    sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
 
 
 # Lines 4 to 10: who takes part in the round that starts from here, at which rate, and what comes
@@ -82,4 +85,7 @@ def after_round(
     )  # lines 11 to 14
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)
-    return Training(version, place, state, ledger, training.memory)
+    size = training.size
+    if merged.sizes is not None and len(merged.sizes):
+        size = next_size(size, typical_size(merged.sizes))
+    return Training(version, place, state, ledger, training.memory, size)

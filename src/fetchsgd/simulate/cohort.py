@@ -32,7 +32,7 @@ class CohortAtWork:
     trainer: Trainer
     method: Method
     work: LocalWork
-    upload: Callable[[int], Upload]  # of a round
+    upload: Callable[[int, Tensor | None], Upload]  # of a round, given the size of numbers
     seed: int
 
     def __call__(
@@ -42,9 +42,11 @@ class CohortAtWork:
         rate: float,
         round: int,
         memory: Memory | None,
+        size: Tensor | None = None,
     ) -> Merged:
         """What the cohort sends, merged. Memory is updated in place."""
-        message, quantiser = self.method.message, self.upload(round).quantiser
+        upload = self.upload(round, size)
+        message, quantiser = self.method.message, upload.quantiser
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         # Whatever each client does on its own that is not linear must be done for each.
         if message.linear and one_pass and not self.work.clip and quantiser.exact:
@@ -55,7 +57,7 @@ class CohortAtWork:
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
-        return self._one_by_one(weights, clients, cohort, rate, round, memory)
+        return self._one_by_one(weights, clients, cohort, rate, upload, memory)
 
     def _one_by_one(
         self,
@@ -63,11 +65,11 @@ class CohortAtWork:
         clients: NDArray[np.int64],
         cohort: Cohort,
         rate: float,
-        round: int,
+        upload: Upload,
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, in chunks that fit into memory."""
-        message, upload = self.method.message, self.upload(round)
+        message, round = self.method.message, upload.round
         sums: list[Sum] = []
         losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
@@ -82,5 +84,7 @@ class CohortAtWork:
             numbers = numbers.to(weights.device, non_blocking=True)
             sums.append(message.merge(vectors, part.weights, numbers, upload, memory))
             losses.append(part.weights @ own)
-        total, numbers_up, bytes_up = (reduce(add, parts) for parts in zip(*sums, strict=True))
-        return Merged(total, clients, numbers_up, bytes_up, reduce(add, losses))
+        sent = reduce(Sum.plus, sums)
+        return Merged(
+            sent.total, clients, sent.numbers, sent.bytes, reduce(add, losses), sizes=sent.sizes
+        )

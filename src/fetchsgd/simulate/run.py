@@ -64,7 +64,7 @@ class Run:
         t = training.round
         cohort = self.setup.sampler.cohort(t)  # line 4
         training.ledger.download(cohort, t, training.place)  # line 6
-        return self.cohort(training.weights, cohort, rate, t, training.memory)
+        return self.cohort(training.weights, cohort, rate, t, training.memory, training.size)
 
     def train(
         self, training: Training, rounds: int | None = None

@@ -38,6 +38,16 @@ class Sum(NamedTuple):
     total: Tensor
     numbers: int | Tensor  # that are not zero, as the paper counts
     bytes: float | Tensor  # on the wire
+    sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
+
+    def plus(self, other: Sum) -> Sum:
+        """With what some more clients send."""
+        sizes = None
+        if self.sizes is not None and other.sizes is not None:
+            sizes = torch.cat([self.sizes, other.sizes])
+        return Sum(
+            self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes, sizes
+        )
 
 
 class Upload(NamedTuple):
@@ -57,6 +67,7 @@ class Reply(NamedTuple):
     numbers: Tensor
     counted: int  # of them, as the paper counts
     places: Int64[Tensor, " n"] | None = None
+    size: float | None = None  # of the numbers, where it matters to the quantiser
 
 
 class Message(Protocol):

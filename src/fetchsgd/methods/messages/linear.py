@@ -91,7 +91,9 @@ class LinearMessage(_Stateless):
         rows = self.compress(vectors, upload.round)
         rounded = upload.quantiser.round_rows(rows.flatten(1), upload.key, clients)
         total = rounded.weighted_sum(shares).view(rows.shape[1:])
-        return Sum(total, rows.numel(), rounded.section_bytes().sum() + HEADER_BYTES * n)
+        bytes = rounded.section_bytes().sum() + HEADER_BYTES * n
+        sizes = rounded.sizes() if hasattr(rounded, "sizes") else None
+        return Sum(total, rows.numel(), bytes, sizes)
 
     def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
         """Numbers and bytes of this many clients, where sizes do not depend on the values."""
@@ -111,7 +113,8 @@ class LinearMessage(_Stateless):
         return self.payload(round_one(cells, client, upload), round)
 
     def read(self, payload: Payload) -> Reply:
-        return Reply(payload.values.floats().view(self.shape), self.numbers)
+        numbers = payload.values.floats().view(self.shape)
+        return Reply(numbers, self.numbers, size=getattr(payload.values, "size", None))
 
     def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
         total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
