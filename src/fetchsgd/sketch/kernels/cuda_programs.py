@@ -63,7 +63,7 @@ def gather_runs(
 
 
 @triton.jit
-def _exchange(values, LOW: tl.constexpr, HIGH: tl.constexpr):
+def exchange(values, LOW: tl.constexpr, HIGH: tl.constexpr):
     """One step of a sorting network on a tuple of tensors."""
     small = tl.minimum(values[LOW], values[HIGH])
     large = tl.maximum(values[LOW], values[HIGH])
@@ -101,7 +101,7 @@ def _medians(
         value = tl.load(table + row * cols + cell, mask=inside, other=0.0)
         values = values + (tl.where((packed & 1) == 1, -value, value),)
     for step in tl.static_range(len(NETWORK)):
-        values = _exchange(values, NETWORK[step][0], NETWORK[step][1])
+        values = exchange(values, NETWORK[step][0], NETWORK[step][1])
     if LOWER == UPPER:
         return values[LOWER]
     else:
