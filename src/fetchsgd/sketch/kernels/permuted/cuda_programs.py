@@ -11,7 +11,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fetchsgd.sketch.kernels.cuda_programs import exchange
+from fetchsgd.sketch.kernels.cuda_programs import (
+    append,
+    count_span,
+    exchange,
+    ranks_of_span,
+    write_span,
+)
 
 # Arguments for whose values nothing is compiled.
 RUN_TIME = [
@@ -152,18 +158,18 @@ def _negated(values, bits):
 
 @triton.jit
 def _of_group(
-    vector, strides, inside, limit, group, row, column, place,
+    vector, strides, inside, begin, end, group, row, column, place,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     CUT: tl.constexpr, BLOCK: tl.constexpr,
     N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """What a group adds to the cells of a tile. `limit` is where it ends, if that is not whole."""
+    """What a group adds to the cells of a tile; where it is CUT, its coordinates [begin, end)."""
     first, second = _words(first_group + row * groups + group, k0, k1)
     flip = first & flips.to(tl.uint32)
     t = _block_at(column, first, second, width, low_bits, highs, turns, k2, k3)
     at = _flipped_at(t, place, flip, BLOCK, W, P, VECTOR)
     if CUT:
-        inside = inside & (at >= 0) & (at < limit)
+        inside = inside & (at >= begin) & (at < end)
     values = tl.load(vector + strides + at, mask=inside, other=0.0).to(tl.float32)
     values = _in_place(values, flip, N, T, W, P, VECTOR)
     key = second ^ k3.to(tl.uint32, bitcast=True)
@@ -190,16 +196,50 @@ def gather(
     span = width.to(tl.int64) * BLOCK
     for group in tl.range(0, groups - 1, loop_unroll_factor=UNROLL):
         total += _of_group(
-            vector + group * span, strides, inside, 0, group, row, column, place,
+            vector + group * span, strides, inside, 0, 0, group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             False, BLOCK, N, T, W, P, VECTOR,
         )  # fmt: skip
     last = groups - 1
     total += _of_group(
-        vector + last * span, strides, inside, (dim - last * span).to(tl.int32), last, row, column,
-        place, width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        vector + last * span, strides, inside, 0, (dim - last * span).to(tl.int32), last, row,
+        column, place, width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         True, BLOCK, N, T, W, P, VECTOR,
     )  # fmt: skip
+    cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
+    cells = (cells + tl.arange(0, P))[None, :, :, :]
+    target = out + (n * tl.num_programs(1) + row) * cols
+    tl.store(target + cells, total, mask=(n < count) & (cells < cols))
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "listed"])
+def gather_pieces(
+    out, like, segments, listed, count, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """The same for vectors in pieces, segment by segment: what one piece has of one group.
+
+    A segment is listed as its group, the coordinates [begin, end) of the group, and the address and
+    stride of the vectors' first coordinate of that group, if the piece went back that far.
+    """
+    row = tl.program_id(1)
+    start = tl.program_id(0) * (T * W * P)
+    column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
+    place = start % BLOCK
+    n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
+    inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
+    total = tl.zeros((N, T, W, P), tl.float32)
+    for segment in range(listed):
+        entry = segments + segment * 5
+        vector = tl.load(entry + 3).to(like.dtype)
+        total += _of_group(
+            vector, n * tl.load(entry + 4), inside,
+            tl.load(entry + 1).to(tl.int32), tl.load(entry + 2).to(tl.int32),
+            tl.load(entry).to(tl.int32), row, column, place,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            True, BLOCK, N, T, W, P, 1,
+        )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
     target = out + (n * tl.num_programs(1) + row) * cols
@@ -258,3 +298,173 @@ def write_estimates(
         BLOCK, T, W, P, VECTOR, ROWS, NETWORK, LOWER, UPPER,
     )  # fmt: skip
     tl.store(out + at, values, mask=inside)
+
+
+@triton.jit
+def _in_order(at, inside, values, SPAN: tl.constexpr):
+    """What _estimates gives, along one axis."""
+    return tl.reshape(at, (SPAN,)), tl.reshape(inside, (SPAN,)), tl.reshape(values, (SPAN,))
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def append_reached(
+    indices, kept_values, count, capacity, threshold, table, dim, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
+    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
+):  # fmt: skip
+    """Append what reaches the threshold, in any order."""
+    at, inside, values = _estimates(
+        tl.program_id(0), table, dim, cols,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK, T, W, P, VECTOR, ROWS, NETWORK, LOWER, UPPER,
+    )  # fmt: skip
+    at, inside, values = _in_order(at, inside, values, T * W * P)
+    append(indices, kept_values, count, capacity, tl.load(threshold), at, inside, values)
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def count_reached(
+    counts, threshold, spans, table, dim, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
+    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
+):  # fmt: skip
+    """How many estimates of a span lie above the threshold, and how many on it."""
+    tl.static_assert(T * W * P < 65536)
+    span = tl.program_id(0)
+    at, inside, values = _estimates(
+        span, table, dim, cols,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK, T, W, P, VECTOR, ROWS, NETWORK, LOWER, UPPER,
+    )  # fmt: skip
+    count_span(counts, span, spans, tl.load(threshold), inside, values)
+
+
+@triton.jit(do_not_specialize=RUN_TIME)
+def write_reached(
+    indices, kept_values, size, counts, ends, threshold, spans, table, dim, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
+    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
+):  # fmt: skip
+    """Write what is above the threshold and the first ties, each to its rank in index order."""
+    span = tl.program_id(0)
+    needed, above_before, equal_before, room = ranks_of_span(counts, ends, span, spans, size)
+    if needed:
+        at, inside, values = _estimates(
+            span, table, dim, cols,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            BLOCK, T, W, P, VECTOR, ROWS, NETWORK, LOWER, UPPER,
+        )  # fmt: skip
+        at, inside, values = _in_order(at, inside, values, T * W * P)
+        write_span(
+            indices, kept_values, size, above_before, equal_before, room,
+            tl.load(threshold), at, inside, values,
+        )  # fmt: skip
+
+
+@triton.jit
+def _entries(
+    coordinate, row,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Cells and signs, the latter in the highest bit, of single coordinates in a row."""
+    span = width.to(tl.int64) * BLOCK
+    group = coordinate // span
+    within = (coordinate - group * span).to(tl.uint32)
+    first, second = _words(first_group + row * groups + group.to(tl.int32), k0, k1)
+    t = within // BLOCK
+    column = _column_of(t, first, second, width, low_bits, highs, turns, k2, k3)
+    cell = column * BLOCK + ((within % BLOCK) ^ (first & flips.to(tl.uint32)))
+    key = second ^ k3.to(tl.uint32, bitcast=True)
+    word = _mix((within >> 5) * 0x9E3779B1 + key) & sign_mask.to(tl.uint32, bitcast=True)
+    return cell.to(tl.int32), (word << (31 - (within & 31))) & 0x80000000
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
+def query_entries(
+    out, indices, count, table, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = at < count
+    coordinate = tl.load(indices + at, mask=inside, other=0)
+    values = ()
+    for row in tl.static_range(ROWS):
+        cell, sign = _entries(
+            coordinate, row,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            BLOCK,
+        )  # fmt: skip
+        values = values + (_negated(tl.load(table + row * cols + cell), sign),)
+    for step in tl.static_range(len(NETWORK)):
+        values = exchange(values, NETWORK[step][0], NETWORK[step][1])
+    if LOWER == UPPER:
+        middle = values[LOWER]
+    else:
+        middle = 0.5 * values[LOWER] + 0.5 * values[UPPER]
+    tl.store(out + at, middle, mask=inside)
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
+def place_entries(
+    cells, signed, indices, values, count, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """The cell of each entry in each row, counted through all rows, and its signed value."""
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    row = tl.program_id(1)
+    inside = at < count
+    coordinate = tl.load(indices + at, mask=inside, other=0)
+    value = tl.load(values + at, mask=inside, other=0.0)
+    cell, sign = _entries(
+        coordinate, row,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK,
+    )  # fmt: skip
+    to = row.to(tl.int64) * count + at
+    tl.store(cells + to, row.to(tl.int64) * cols + cell, mask=inside)
+    tl.store(signed + to, _negated(value, sign), mask=inside)
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
+def mark_entries(
+    marks, indices, values, count, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Write a one to each cell that holds a coordinate whose value is not zero."""
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    row = tl.program_id(1)
+    inside = at < count
+    coordinate = tl.load(indices + at, mask=inside, other=0)
+    marked = tl.load(values + at, mask=inside, other=0.0) != 0
+    cell, sign = _entries(
+        coordinate, row,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK,
+    )  # fmt: skip
+    tl.store(marks + row.to(tl.int64) * cols + cell, marked.to(tl.uint8), mask=marked)
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
+def count_loads(
+    loads, cells, count, dim,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """How many coordinates the given cells of the first row hold: all groups' but the last's?"""
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = at < count
+    cell = tl.load(cells + at, mask=inside, other=0).to(tl.uint32)
+    last = groups - 1
+    first, second = _words(first_group + last, k0, k1)
+    t = _block_at(cell // BLOCK, first, second, width, low_bits, highs, turns, k2, k3)
+    within = t * BLOCK + ((cell % BLOCK) ^ (first & flips.to(tl.uint32)))
+    there = last.to(tl.int64) * width * BLOCK + within.to(tl.int64) < dim
+    tl.store(loads + at, last + there.to(tl.int32), mask=inside)
