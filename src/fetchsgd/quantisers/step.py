@@ -32,7 +32,7 @@ SAMPLED, SAMPLE = 1 << 20, 16
 # Of a size that was predicted; a real message may be that much longer.
 MARGIN, MARGIN_BYTES = 0.005, 16
 # Step, tables and a few levels, beside a byte for each segment.
-LEAST_BYTES = 128
+LEAST_BYTES = 160
 TAUS = (2.0**-10, 2.0**20)
 
 
@@ -94,10 +94,10 @@ class Step:
         """The smallest steps, from those given on, at which messages fit."""
         count = rows.shape[1]
         limit = (self.bytes - HEADER_BYTES) * (1 - MARGIN) - MARGIN_BYTES
-        if limit < LEAST_BYTES + math.ceil(count / SPAN):
+        if self.bytes < HEADER_BYTES + least_bytes(count):
             raise ValueError(
                 f"upload.bytes = {self.bytes} holds no message of {count} numbers: "
-                f"take {math.ceil(LEAST_BYTES * 1.2 + HEADER_BYTES + count / SPAN)} or more"
+                f"take {HEADER_BYTES + least_bytes(count)} or more"
             )
         reach = int(OCTAVE * math.log2(256 * max(math.sqrt(count) / self.tau, 1)))
         first = notches(steps)
@@ -126,6 +126,11 @@ def sample(rows: Float32[Tensor, "n count"]) -> Float32[Tensor, "n some"]:
     stretches = count // CHUNK
     whole = rows[:, : stretches * CHUNK].view(n, stretches, CHUNK)
     return whole[:, SAMPLE // 2 :: SAMPLE].flatten(1)
+
+
+def least_bytes(count: int) -> int:
+    """The smallest section that a cap may ask for: a few levels among `count` numbers."""
+    return LEAST_BYTES + math.ceil(1.01 * count / SPAN)
 
 
 def most_entropy(mean: float) -> float:
