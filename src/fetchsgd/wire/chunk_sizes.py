@@ -32,6 +32,8 @@ from fetchsgd.wire.sizes import (
     with_symbol_table,
 )
 
+# Where fewer than one coordinate in so many changes, gaps are as good, and take less memory.
+SPARSEST = 4096
 GROUPS = [(a, b) for b in range(1, CLASSES + 1) for a in range(b)]
 # Fine tables pay where there is much to code, short ones where there is little.
 PRECISIONS = (8, 11, 14)
@@ -72,11 +74,12 @@ def update_candidates(found: Statistics, dim: int) -> dict[int, Float64[Tensor, 
 
 
 def update_bytes(found: Statistics, dim: int) -> Float64[Tensor, " n"]:
-    """The smallest of them; where nothing or everything changes, there are no positions."""
+    """The smallest of those that a writer looks at (choices.py)."""
     sizes = update_candidates(found, dim)
     count = found.nonzeros.sum(dim=1)
     smallest = torch.stack(list(sizes.values())).amin(dim=0)
-    return torch.where((count > 0) & (count < dim), smallest, sizes[positions.GAPS])
+    free = (SPARSEST * count >= dim) & (count < dim)
+    return torch.where(free, smallest, sizes[positions.GAPS])
 
 
 def _with_tables(
