@@ -250,7 +250,7 @@ def chunks(source: Source, count: int) -> list[int]:
         sizes.append((nonzeros, source.number() if nonzeros else 0))
     out = [0] * count
     if any(nonzeros for nonzeros, _ in sizes):
-        precision, mask = source.take(2)
+        precision, mask, kinds = source.take(3)
 
         def scaled() -> list[int]:
             return [f << 14 - precision for f in table(source, 2**precision)]
@@ -261,10 +261,13 @@ def chunks(source: Source, count: int) -> list[int]:
             if mask >> i & 1:
                 tables.append(scaled())
             of_class.append(tables[-1])
-        of_values = scaled()
+        of_values = [scaled() for _ in range(kinds)]
+        num_pages = (count + 65535) // 65536
+        pages = source.take(num_pages) if kinds > 1 else bytes(num_pages)
+        of_page = [of_values[kind] for kind in pages]
         for (first, end), (nonzeros, size) in zip(spans, sizes, strict=True):
             if nonzeros:
-                found = segment_of_chunks(source.take(size), first, end, of_class, of_values)
+                found = segment_of_chunks(source.take(size), first, end, of_class, of_page)
                 assert len(found) == nonzeros
                 for place, value in found.items():
                     out[place] = value
@@ -273,7 +276,7 @@ def chunks(source: Source, count: int) -> list[int]:
 
 
 def segment_of_chunks(
-    data: bytes, first: int, end: int, of_class: list[list[int]], of_values: list[int]
+    data: bytes, first: int, end: int, of_class: list[list[int]], of_page: list[list[int]]
 ) -> dict[int, int]:
     coder = Coder(data)
     before: list[int] = []
@@ -289,8 +292,9 @@ def segment_of_chunks(
             rank -= comb(p, i)
             places.append(p)
         for p in reversed(places):
-            s = coder.symbol(of_values)
-            z = s if s < 16 else (4 + s % 4 << s // 4 - 2) + coder.bits(s // 4 - 2)
+            s = coder.symbol(of_page[base // 65536])
+            extra = s // 2 - 27
+            z = s if s < 64 else (2 + s % 2 << extra) + coder.bits(extra)
             out[base + p] = -(z + 1) // 2 if z % 2 else z // 2
     assert coder.x == 2**16
     assert next(coder.words, None) is None

@@ -47,7 +47,7 @@ def _for_integer_update(values: Integers, indices: Tensor, dim: int) -> Choices:
     form = min(sizes, key=sizes.__getitem__)
     if form == positions.CHUNKS:
         return Choices(Coding(INTEGERS, chunks=best_chunk_code(found)), form)
-    counts = found.values[0].numpy()
+    counts = values.symbol_counts()
     if form == positions.JOINT:
         counts[0] = dim - len(indices)
         return Choices(Coding(INTEGERS, table_for(counts)), form)
