@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from fetchsgd.wire.gaps import BASE_BYTES, ESCAPE_HALVINGS, FINENESS, MOST_SHIFT
@@ -34,7 +34,7 @@ def floats_bytes(count: int, dtype: torch.dtype) -> int:
     return count * FLOAT_BYTES[dtype]
 
 
-def integer_bytes(histograms: Int64[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
+def integer_bytes(histograms: Shaped[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
     """The section of integers, from how often each bucket symbol occurs; 0 if there are none."""
     counts = histograms.double()
     total = counts.sum(dim=1)
