@@ -7,8 +7,11 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
+from fetchsgd.quantisers import Eden
+from fetchsgd.quantisers.eden_section import EdenMessage
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.quantisers.levels import Quantised
+from fetchsgd.quantisers.step_section import OneStep
 from fetchsgd.wire import (
     Coding,
     DenseVector,
@@ -118,6 +121,11 @@ def one_of_each() -> dict[str, bytes]:
     found["chunks"] = encode(DenseVector(SparseIntegers.from_dense(dense)))
     nothing = SparseIntegers.from_dense(torch.zeros(70, dtype=torch.int64))
     found["chunks-of-nothing"] = encode(WholeModel(nothing))
+    found["one-step"] = encode(DenseVector(OneStep(0.375, SparseIntegers.from_dense(dense // 2))))
+    found["one-step-of-nothing"] = encode(DenseVector(OneStep(0.0, nothing)))
+    for rate in (0.3, 1, 3):
+        rows = Eden(rate).round_rows(torch.linspace(-1, 2, 70)[None], 5, torch.tensor([9]))
+        found[f"rotated-{rate}"] = encode(DenseVector(rows.row(0)))
     found["sparse-integers"] = write(sparse, Choices(Coding(4, table), GOLOMB))
     floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
     found["sparse-bitmap"] = write(floats, Choices(Coding(2), BITMAP))
@@ -145,6 +153,12 @@ def plain(payload) -> dict:
     values = payload.values
     if isinstance(values, Floats):
         return found | {"floats": values.values.tolist()}
+    if isinstance(values, EdenMessage):
+        found |= {"key": values.key, "client": values.client, "scales": values.scales.tolist()}
+        return found | {"codes": values.codes.flatten().tolist()}
+    if isinstance(values, OneStep):
+        found["step"] = values.step
+        values = values.levels
     if isinstance(values, SparseIntegers):
         found |= {"of": values.count, "places": values.indices.tolist()}
         return found | {"integers": values.values.tolist()}

@@ -95,7 +95,25 @@ def values(source: Source, format: int, count: int) -> dict:
         everything = chunks(source, count)
         places = [i for i, v in enumerate(everything) if v]
         return {"of": count, "places": places, "integers": [everything[i] for i in places]}
+    if format == 0x40:
+        (step,) = struct.unpack("<f", source.take(4))
+        return {"step": step, **values(source, 5, count)}
+    if format >> 4 == 5:
+        return rotated(source, format & 15, count)
     return cells(source, format >> 4, format & 15, count)
+
+
+def rotated(source: Source, bits: int, count: int) -> dict:
+    key, client, less = struct.unpack("<QQH", source.take(18))
+    block = 1
+    while block < min(count, 4096):
+        block *= 2
+    blocks = -(-count // block)
+    scales = [bfloat16(source.take(2)) for _ in range(blocks)]
+    number = blocks * (less + 1)
+    packed = int.from_bytes(source.take((number * bits + 7) // 8), "little")
+    codes = [packed >> i * bits & (1 << bits) - 1 for i in range(number)]
+    return {"key": key, "client": client, "scales": scales, "codes": codes}
 
 
 def bfloat16(data: bytes) -> float:

@@ -32,6 +32,8 @@ def test_the_page_has_a_vector_of_each_format():
         0x13,
         0x28,
         0x32,
+        0x40,
+        0x51,
     }
     assert {message[7] for message, _ in VECTORS.values()} == set(range(6))
     assert {message[5] for message, _ in VECTORS.values()} == set(range(1, 5))

@@ -135,7 +135,9 @@ def _ways(found: Statistics) -> Iterator[_Way]:
     for precision in PRECISIONS:
         groups = _with_tables(merged, precision).clamp(min=LEAST_TABLE)
         for tables in (1, 2, 4, 8) if pages > 1 else (1,):
-            shared = by_kind.view(len(values), tables, MOST_TABLES // tables, by_kind.shape[-1]).sum(dim=2)
+            shared = by_kind.view(
+                len(values), tables, MOST_TABLES // tables, by_kind.shape[-1]
+            ).sum(dim=2)
             size = _with_tables(shared, precision).sum(dim=1)
             yield _Way(precision, tables, groups, size + (pages if tables > 1 else 0))
 
