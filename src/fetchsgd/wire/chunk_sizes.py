@@ -8,8 +8,6 @@ one, two, four or eight. The writer and the prediction do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import comb, log2
@@ -39,22 +37,14 @@ SPARSEST = 4096
 GROUPS = [(a, b) for b in range(1, CLASSES + 1) for a in range(b)]
 # Fine tables pay where there is much to code, short ones where there is little.
 PRECISIONS = (8, 11, 14)
+# By how many tables kinds of pages may be told apart.
+TABLES = (1, 2, 4, 8)
 # Precision, groups, and the number of tables of values.
 HEAD_BYTES = 3
 # A table that has nothing to say: one frequency.
 LEAST_TABLE = 2.0
 # Kinds of pages are at least an eighth of an octave wide.
 LEAST_WIDTH = 1 / 8
-
-
-@dataclass(frozen=True)
-class _Way:
-    """A way to share tables, and what it takes: all counts by groups of classes, all values."""
-
-    precision: int
-    tables: int  # of values, at most
-    groups: Float64[Tensor, "n groups"]
-    values: Float64[Tensor, " n"]
 
 
 def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
@@ -64,7 +54,8 @@ def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
         return torch.zeros(len(found.values), dtype=torch.float64, device=device)
     ranks = found.counts.double().sum(dim=1) @ _rank_bits(device) / 8
     extra = found.values.sum(dim=1).double() @ _extra_bits(device) / 8
-    tables = torch.stack([_best(way.groups) + way.values for way in _ways(found)]).amin(dim=0)
+    groups, shared = _with_tables(found)
+    tables = (_best(groups) + shared.amin(dim=2)).amin(dim=0)
     coded = HEAD_BYTES + tables + ranks + extra
     nonzeros = found.nonzeros.double()
     total = nonzeros.sum(dim=1)
@@ -103,14 +94,16 @@ def best_code(found: Statistics) -> ChunkCode | None:
     """The code for one vector; none where everything is zero."""
     if not bool(found.values.any()):
         return None
+    groups, shared = _with_tables(found)
     best = []
-    for way in _ways(found):
-        size, starts = _best_starts(way.groups[0].tolist())
-        best.append((size + float(way.values[0]), way.precision, way.tables, starts))
+    for i, precision in enumerate(PRECISIONS):
+        size, starts = _best_starts(groups[i, 0].tolist())
+        for tables, more in zip(TABLES, shared[i, 0].tolist(), strict=False):
+            best.append((size + more, precision, tables, starts))
     _, precision, tables, starts = min(best)
     counts = found.counts[0].cpu().numpy()
     merged = [counts[a:b].sum(axis=0) for a, b in zip(starts, [*starts[1:], CLASSES], strict=True)]
-    groups = np.cumsum([int(i in starts[1:]) for i in range(CLASSES)])
+    of_class = np.cumsum([int(i in starts[1:]) for i in range(CLASSES)])
     values = found.values[0, :, :LEVELS].cpu()
     kinds = _kinds(values[None].double())[0] * tables // MOST_TABLES
     # A page without nonzeros takes any table, so the first; tables that no page has are left out.
@@ -123,37 +116,42 @@ def best_code(found: Statistics) -> ChunkCode | None:
     of_counts, of_values = (
         np.stack([normalise(row, total) for row in rows]) * factor for rows in (merged, by_table)
     )
-    return ChunkCode(precision, groups, of_counts, of_values, pages.numpy().astype(np.uint8))
-
-
-def _ways(found: Statistics) -> Iterator[_Way]:
-    counts, values = _trimmed(found.counts).double(), _trimmed(found.values).double()
-    sums = torch.nn.functional.pad(counts.cumsum(dim=1), (0, 0, 1, 0))
-    merged = torch.stack([sums[:, b] - sums[:, a] for a, b in GROUPS], dim=1)
-    by_kind = _by_kind(values)
-    pages = values.shape[1]
-    for precision in PRECISIONS:
-        groups = _with_tables(merged, precision).clamp(min=LEAST_TABLE)
-        for tables in (1, 2, 4, 8) if pages > 1 else (1,):
-            shared = by_kind.view(
-                len(values), tables, MOST_TABLES // tables, by_kind.shape[-1]
-            ).sum(dim=2)
-            size = _with_tables(shared, precision).sum(dim=1)
-            yield _Way(precision, tables, groups, size + (pages if tables > 1 else 0))
+    return ChunkCode(precision, of_class, of_counts, of_values, pages.numpy().astype(np.uint8))
 
 
 def _with_tables(
-    counts: Float64[Tensor, "n tables symbols"], precision: int
-) -> Float64[Tensor, "n tables"]:
-    """Bytes of symbols with a table for each row, tables included; 0 for a row of zeros."""
-    table, bits = with_symbol_table(counts.flatten(0, 1), 1 << precision)
-    return (table + bits / 8).view(counts.shape[:2])
+    found: Statistics,
+) -> tuple[Float64[Tensor, "precisions n groups"], Float64[Tensor, "precisions n ways"]]:
+    """Bytes with tables of each precision: counts of each group, values in each way to share."""
+    counts, values = _trimmed(found.counts).double(), _trimmed(found.values).double()
+    starts, ends = _edges(counts.device)
+    sums = torch.nn.functional.pad(counts.cumsum(dim=1), (0, 0, 1, 0))
+    groups = _bytes_of(sums[:, ends] - sums[:, starts]).clamp(min=LEAST_TABLE)
+    rows, pages, _ = values.shape
+    if pages == 1:
+        return groups, _bytes_of(values)
+    kinds = _by_kind(values)
+    ways = [kinds.view(rows, n, MOST_TABLES // n, -1).sum(dim=2) for n in TABLES]
+    sizes = torch.split(_bytes_of(torch.cat(ways, dim=1)), list(TABLES), dim=2)
+    # Where there are several, each page says which it has.
+    shared = [
+        size.sum(dim=2) + (pages if n > 1 else 0) for n, size in zip(TABLES, sizes, strict=True)
+    ]
+    return groups, torch.stack(shared, dim=2)
+
+
+def _bytes_of(
+    counts: Float64[Tensor, "n tables symbols"],
+) -> Float64[Tensor, "precisions n tables"]:
+    """Symbols with a table for each row, tables included; 0 for a row of zeros."""
+    table, bits = with_symbol_table(counts, _totals(counts.device))
+    return table + bits / 8
 
 
 def _trimmed(counts: Int64[Tensor, "n rows symbols"]) -> Int64[Tensor, "n rows used"]:
     """Without the symbols at the end that nobody has; on a GPU one would have to wait for that."""
     if counts.is_cuda:
-        return counts
+        return counts[:, :, :LEVELS]
     last = counts.flatten(0, 1).any(dim=0).nonzero()
     return counts[:, :, : int(last[-1]) + 1 if len(last) else 1]
 
@@ -176,14 +174,14 @@ def _kinds(values: Float64[Tensor, "n pages symbols"]) -> Int64[Tensor, "n pages
     return ((size - least) / width).long().clamp(0, MOST_TABLES - 1)
 
 
-def _best(costs: Float64[Tensor, "n groups"]) -> Float64[Tensor, " n"]:
+def _best(costs: Float64[Tensor, "*n groups"]) -> Float64[Tensor, "*n"]:
     """The least sum of costs of groups that cover all classes."""
-    best = [torch.zeros_like(costs[:, 0])]
+    best = torch.zeros_like(costs[..., :1])
     for b in range(1, CLASSES + 1):
         last = GROUPS.index((0, b))
-        ways = torch.stack(best, dim=1) + costs[:, last : last + b]
-        best.append(ways.amin(dim=1))
-    return best[-1]
+        least = (best + costs[..., last : last + b]).amin(dim=-1, keepdim=True)
+        best = torch.cat([best, least], dim=-1)
+    return best[..., -1]
 
 
 def _best_starts(costs: list[float]) -> tuple[float, list[int]]:
@@ -193,6 +191,20 @@ def _best_starts(costs: list[float]) -> tuple[float, list[int]]:
         ways = [(best[a][0] + costs[GROUPS.index((a, b))], [*best[a][1], a]) for a in range(b)]
         best.append(min(ways))
     return best[-1]
+
+
+@lru_cache
+def _edges(device: torch.device) -> tuple[Tensor, Tensor]:
+    """First class of each group, and one past its last."""
+    starts, ends = torch.tensor(GROUPS).T.contiguous().to(device)
+    return starts, ends
+
+
+@lru_cache
+def _totals(device: torch.device) -> Float64[Tensor, "precisions 1 1 1"]:
+    """What frequencies of each precision add up to."""
+    totals = torch.tensor([1 << precision for precision in PRECISIONS], dtype=torch.float64)
+    return totals.view(-1, 1, 1, 1).to(device)
 
 
 @lru_cache
