@@ -7,26 +7,27 @@ from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.wire import chunk_programs
-from fetchsgd.wire.chunk_loops import CLASSES
+from fetchsgd.wire.chunk_loops import CLASSES, PAGE
 from fetchsgd.wire.chunks import COUNTS, SPAN, num_chunks
 
-TILE = 64  # chunks of a program
+TILE = 64  # chunks of a program; pages have whole ones
 SEGMENT_TILE = 1024
 
 
 def count_rows(
     levels: Int[Tensor, "n count"],
     chunks: UInt8[Tensor, "n chunks"],
-    values: Int32[Tensor, "n 256"],
+    values: Int32[Tensor, "n pages 256"],
 ) -> None:
-    """Nonzeros of each chunk, and bucket symbols of all nonzeros, added to `values`."""
+    """Nonzeros of each chunk, and symbols of the nonzeros of each page, added to `values`."""
     rows, length = chunks.shape
     if levels.stride(1) != 1:
         levels = levels.contiguous()
     if chunks.numel():
         launch(
             chunk_programs.count_chunks, (-(-length // TILE), rows),
-            levels, levels.stride(0), levels.shape[1], chunks, values, length, TILE=TILE,
+            levels, levels.stride(0), levels.shape[1], chunks, values, length, values.shape[1],
+            TILE=TILE, PAGE=PAGE,
         )  # fmt: skip
 
 

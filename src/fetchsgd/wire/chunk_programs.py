@@ -7,20 +7,22 @@ import triton.language as tl
 
 
 @triton.jit
-def bucket(value):
-    """The symbol of an int32, as in wire/integers.py; the exponent is read off the float."""
+def level_symbol(value):
+    """The symbol of an int32, as in chunk_loops.py; the exponent is read off the float."""
     z = ((value << 1) ^ (value >> 31)).to(tl.uint32, bitcast=True)
     # A float holds 24 bits; more must be cut, or they round up to the next power of two.
     head = tl.where(z < 16777216, z, (z >> 8) << 8)
     exponent = (head.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-    exponent = tl.maximum(exponent, 4)
-    below = (z >> (exponent - 2).to(tl.uint32)) & 3
-    return tl.where(z < 16, z.to(tl.int32), 4 * exponent + below.to(tl.int32))
+    exponent = tl.maximum(exponent, 6)
+    below = (z >> (exponent - 1).to(tl.uint32)) & 1
+    return tl.where(z < 64, z.to(tl.int32), 52 + 2 * exponent + below.to(tl.int32))
 
 
 @triton.jit
-def count_chunks(levels, stride, count, chunks, values, length, TILE: tl.constexpr):
-    """Nonzeros of each of TILE chunks of a row, and the bucket symbols among them."""
+def count_chunks(
+    levels, stride, count, chunks, values, length, pages, TILE: tl.constexpr, PAGE: tl.constexpr
+):
+    """Nonzeros of each of TILE chunks of a row, and the symbols among them."""
     row = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(0) * TILE + tl.arange(0, TILE)
     at = chunk[:, None].to(tl.int64) * 64 + tl.arange(0, 64)[None, :]
@@ -30,12 +32,13 @@ def count_chunks(levels, stride, count, chunks, values, length, TILE: tl.constex
     # Most nonzeros are 1 or -1. To add those up first spares most additions to one place.
     ones = tl.sum((level == 1).to(tl.int32))
     less = tl.sum((level == -1).to(tl.int32))
-    into = values + row * 256
+    page = tl.program_id(0) * TILE // PAGE
+    into = values + (row * pages + page) * 256
     tl.atomic_add(into + 2, ones, mask=ones > 0)
     tl.atomic_add(into + 1, less, mask=less > 0)
     larger = (level > 1) | (level < -1)
     if tl.max(larger.to(tl.int32)) > 0:
-        tl.atomic_add(into + bucket(level), 1, mask=larger)
+        tl.atomic_add(into + level_symbol(level), 1, mask=larger)
 
 
 @triton.jit

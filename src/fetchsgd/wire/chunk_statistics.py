@@ -1,8 +1,8 @@
 """What the size of sparse integers follows from: counts over their chunks and values.
 
-One pass over the levels of many clients gives the nonzeros of each chunk, and how often each bucket
-symbol occurs; a second, over the chunks, how often a chunk of each class has each number. Both stay
-on the device of the levels: numba on a CPU, Triton on a GPU.
+One pass over the levels of many clients gives the nonzeros of each chunk, and how often each symbol
+occurs in each page; a second, over the chunks, how often a chunk of each class has each number.
+Both stay on the device of the levels: numba on a CPU, Triton on a GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fetchsgd.threads import run_in_order
 from fetchsgd.wire.chunk_loops import CLASSES, count_classes, count_levels
-from fetchsgd.wire.chunks import COUNTS, SPAN, num_chunks
-from fetchsgd.wire.rans import SYMBOLS
+from fetchsgd.wire.chunks import COUNTS, SPAN, num_chunks, num_pages
+
+SYMBOLS = 256  # symbols of values, and room
 
 SEGMENT_CHUNKS = num_chunks(SPAN)
 
@@ -26,7 +27,7 @@ class Statistics:
     """Of n vectors. Segments without nonzeros are not part of `counts`."""
 
     counts: Int64[Tensor, "n classes counts"]  # chunks of a class with so many nonzeros
-    values: Int64[Tensor, "n 256"]  # bucket symbols of the nonzeros
+    values: Int64[Tensor, "n pages 256"]  # symbols of the nonzeros
     nonzeros: Int64[Tensor, "n segments"]
 
 
@@ -34,7 +35,8 @@ def chunk_statistics(levels: Int[Tensor, "n count"]) -> Statistics:
     """Of the levels of n clients, a row each: int8, int16, int32, or int64 on a CPU."""
     rows, count = levels.shape
     counts = torch.empty(rows, num_chunks(count), dtype=torch.uint8, device=levels.device)
-    values = torch.zeros(rows, SYMBOLS, dtype=torch.int32, device=levels.device)
+    pages = num_pages(count)
+    values = torch.zeros(rows, pages, SYMBOLS, dtype=torch.int32, device=levels.device)
     if levels.is_cuda:
         from fetchsgd.wire.chunk_cuda import count_rows
 
@@ -46,7 +48,9 @@ def chunk_statistics(levels: Int[Tensor, "n count"]) -> Statistics:
     return from_chunks(counts, values.long())
 
 
-def from_chunks(chunks: UInt8[Tensor, "n chunks"], values: Int64[Tensor, "n 256"]) -> Statistics:
+def from_chunks(
+    chunks: UInt8[Tensor, "n chunks"], values: Int64[Tensor, "n pages 256"]
+) -> Statistics:
     """From the nonzeros of each chunk."""
     rows, length = chunks.shape
     spans = -(-length // SEGMENT_CHUNKS)

@@ -100,10 +100,11 @@ class StepGrid:
     def step_at(self, update: Update) -> Tensor:
         """The step of each coordinate of an update."""
         if isinstance(update, SparseVector):
-            tensor = torch.bucketize(update.indices, self.tensor_ends, right=True)
-            return self.tensor_steps[tensor]
-        sizes = self.tensor_ends.diff(prepend=self.tensor_ends.new_zeros(1))
-        return self.tensor_steps.repeat_interleave(sizes, output_size=len(self.origin))
+            at = update.indices
+        else:
+            # Not repeat_interleave: on a GPU few numbers repeated often keep few threads busy.
+            at = torch.arange(len(self.origin), device=self.origin.device)
+        return self.tensor_steps[torch.bucketize(at, self.tensor_ends, right=True)]
 
 
 def step_sizes(

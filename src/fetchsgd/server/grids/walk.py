@@ -16,10 +16,8 @@ from torch import Tensor
 from fetchsgd.server.grids.step_log import Entry, Stage, StepLog
 from fetchsgd.server.grids.walk_loops import add_update
 from fetchsgd.wire.chunk_sizes import update_bytes
-from fetchsgd.wire.chunk_statistics import Statistics, from_chunks
-from fetchsgd.wire.chunks import num_chunks
-
-SYMBOLS = 256
+from fetchsgd.wire.chunk_statistics import SYMBOLS, Statistics, from_chunks
+from fetchsgd.wire.chunks import num_chunks, num_pages
 
 
 def missed_bytes(
@@ -41,7 +39,8 @@ def missed_statistics(
     walked = [version for version in versions if version >= log.oldest and version > 0]
     rows = walked if len(walked) == len(versions) else [*walked, 0]
     # Row i holds what changes between the versions i - 1 and i of the walk; the last, all of n.
-    change = torch.zeros(len(rows), SYMBOLS, dtype=torch.int32, device=steps.device)
+    shape = len(rows), num_pages(log.dim), SYMBOLS
+    change = torch.zeros(shape, dtype=torch.int32, device=steps.device)
     chunks = torch.zeros(len(rows), num_chunks(log.dim), dtype=torch.uint8, device=steps.device)
     _add_up(log.dim, _stages(log, walked), change, chunks)
     if len(rows) > len(walked):
@@ -49,7 +48,7 @@ def missed_statistics(
         _add_up(log.dim, [Stage(len(walked), everything, last=True)], change, chunks)
     counts = change.long()
     counts[: len(walked)] = counts[: len(walked)].cumsum(dim=0)
-    counts[:, 0] = 0
+    counts[:, :, 0] = 0
     return rows, from_chunks(chunks, counts)
 
 
@@ -68,7 +67,7 @@ def _stages(log: StepLog, walked: list[int]) -> list[Stage]:
 def _add_up(
     dim: int,
     stages: list[Stage],
-    change: Int32[Tensor, "rows 256"],
+    change: Int32[Tensor, "rows pages 256"],
     chunks: UInt8[Tensor, "rows chunks"],
 ) -> None:
     """Add updates up; what each does to the histogram of the sums goes to its row of `change`.

@@ -11,16 +11,16 @@ from torch import Tensor
 from fetchsgd.launch import launch
 from fetchsgd.server.grids.step_log import Stage
 from fetchsgd.server.grids.walk_programs import walk_back
-from fetchsgd.wire.chunk_loops import CHUNK
+from fetchsgd.wire.chunk_loops import CHUNK, PAGE
 
-TILE = 4096  # coordinates of a program, in whole chunks
+TILE = 4096  # coordinates of a program; pages have whole ones
 SPAN = 64  # entries that it takes at once
 
 
 def add_up(
     dim: int,
     stages: list[Stage],
-    change: Int32[Tensor, "rows 256"],
+    change: Int32[Tensor, "rows pages 256"],
     chunks: UInt8[Tensor, "rows chunks"],
 ) -> None:
     """As `_add_up` in walk.py."""
@@ -33,7 +33,10 @@ def add_up(
     rows, lengths, ends = about.contiguous().to(device, non_blocking=True)
     # Entries of an update are in order of coordinate, so a tile's share of it is a range.
     base = dim * torch.arange(count, device=device)
-    keys = indices + base.repeat_interleave(lengths, output_size=len(indices))
+    stage = torch.bucketize(
+        torch.arange(len(indices), device=device), lengths.cumsum(0), right=True
+    )
+    keys = indices + dim * stage
     tiles = -(-dim // TILE)
     edges = (torch.arange(tiles + 1, device=device) * TILE).clamp(max=dim)
     bounds = torch.searchsorted(keys, base[:, None] + edges, out_int32=len(keys) < 1 << 31)
@@ -42,5 +45,5 @@ def add_up(
     launch(
         walk_back, (tiles,),
         total, filled, change, chunks, indices, steps, bounds, rows, ends, count, tiles,
-        chunks.shape[1], SPAN=SPAN, CHUNKS=TILE // CHUNK, num_warps=1,
+        chunks.shape[1], change.shape[1], SPAN=SPAN, CHUNKS=TILE // CHUNK, PAGE=PAGE, num_warps=1,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fetchsgd.wire.bit_loops import bucket
+from fetchsgd.wire.chunk_loops import level_symbol
 
 
 @njit(cache=True, nogil=True)
@@ -16,5 +16,5 @@ def add_update(total, filled, change, indices, steps):
         after = before + steps[i]
         total[at] = after
         filled[at >> 6] += np.int64(after != 0) - np.int64(before != 0)
-        change[bucket(before)[0]] -= 1
-        change[bucket(after)[0]] += 1
+        change[at >> 16, level_symbol(before)[0]] -= 1
+        change[at >> 16, level_symbol(after)[0]] += 1

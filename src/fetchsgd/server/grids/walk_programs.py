@@ -5,17 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fetchsgd.wire.chunk_programs import bucket
+from fetchsgd.wire.chunk_programs import level_symbol
 
 
 @triton.jit
 def walk_back(
     total, filled, change, chunks, indices, steps, bounds, rows, ends, count, tiles, length,
-    SPAN: tl.constexpr, CHUNKS: tl.constexpr,
+    pages, SPAN: tl.constexpr, CHUNKS: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
     """Add all updates up within one tile of coordinates, and count what that changes."""
     tile = tl.program_id(0)
     symbols = tl.arange(0, 256)
+    page = tile * CHUNKS // PAGE
     own = tile * CHUNKS + tl.arange(0, CHUNKS)
     for update in range(count):
         begin = tl.load(bounds + update * (tiles + 1) + tile)
@@ -29,8 +30,8 @@ def walk_back(
             after = before + tl.load(steps + at, mask=inside, other=0)
             tl.store(total + where, after, mask=inside)
             # Lanes outside have moved from zero to zero, which cancels.
-            moved = tl.histogram(bucket(after), 256) - tl.histogram(bucket(before), 256)
-            tl.atomic_add(change + row * 256 + symbols, moved, mask=moved != 0)
+            moved = tl.histogram(level_symbol(after), 256) - tl.histogram(level_symbol(before), 256)
+            tl.atomic_add(change + (row * pages + page) * 256 + symbols, moved, mask=moved != 0)
             more = (after != 0).to(tl.int32) - (before != 0).to(tl.int32)
             tl.atomic_add(filled + where // 64, more, mask=more != 0)
         # The next update, and the end of the row, read what other threads have just written.
