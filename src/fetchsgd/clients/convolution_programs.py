@@ -11,7 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
 # Numbers of which nothing follows about whole words in memory: not compiled for each kind of them.
 PLAIN = [
     "places", "images_each", "rows_out", "columns_out", "down_stride", "across_stride",
