@@ -66,7 +66,7 @@ class CohortAtWork:
         round: int,
         memory: Memory | None,
     ) -> Merged:
-        """Every client's own vector, in chunks that fit into memory."""
+        """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
         message, upload = self.method.message, self.upload(round)
         sums: list[Sum] = []
         losses: list[Tensor] = []
