@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,9 @@ class SparseIntegers:
     count: int
     indices: Int64[Tensor, " n"]
     values: Int64[Tensor, " n"]
+
+    # A message has bytes for what is not zero alone (payloads.py).
+    mostly_zero: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for part in (self.indices, self.values):
