@@ -155,8 +155,49 @@ class TestLevels:
         assert rows.dequantise().any()
 
 
+class TestOneStepForAll:
+    def test_all_rows_have_it(self):
+        cells = torch.cat([normal(2, 5000), 1e-3 * normal(1, 5000), torch.zeros(1, 5000)])
+        rows = Step(step=0.5).round_rows(cells, KEY, torch.arange(4))
+        assert rows.steps.tolist() == [0.5] * 4
+        assert rows.levels.dtype == torch.int16
+        # Small rows send little, and what is zero nothing.
+        sizes = rows.section_bytes()
+        assert sizes[0] > 5 * sizes[2] > 5 * sizes[3]
+        assert_predicted(sizes[2], encode(DenseVector(rows.row(2))))
+
+    def test_levels_that_would_not_fit(self):
+        cells = normal(2, 500)
+        cells[1, 3] = 1e6
+        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS[:2])
+        assert rows.steps[0] == 0.5
+        assert 30 < rows.steps[1] < 32
+        assert abs(rows.dequantise()[1, 3] - 1e6) < 32
+
+    def test_what_has_diverged_stays_visible(self):
+        cells = normal(3, 500)
+        cells[0, 3], cells[2, 400] = math.nan, math.inf
+        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS)
+        assert rows.dequantise()[[0, 2]].isnan().all()
+        assert rows.dequantise()[1].isfinite().all()
+
+    def test_with_a_cap(self):
+        cells = normal(2, 20_000) * torch.tensor([[1.0], [100.0]])
+        rows = Step(bytes=2000, step=2.0).round_rows(cells, KEY, CLIENTS[:2])
+        assert rows.steps[1] > 10 * rows.steps[0]
+        for i in range(2):
+            assert 1800 <= len(encode(DenseVector(rows.row(i)))) <= 2000
+
+    @pytest.mark.parametrize("step", [-1.0, 1e-40, math.inf, math.nan])
+    def test_mistakes(self, step):
+        with pytest.raises(ValueError, match="step must be 0, or from 1.6e-30 to 8.5e\\+37, got"):
+            Step(step=step)
+
+
 class TestRows:
-    @pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 400)], ids=str)
+    @pytest.mark.parametrize(
+        "quantiser", [Step(), Step(0.1), Step(0.5, 400), Step(step=2.0)], ids=str
+    )
     def test_a_real_client_rounds_like_a_simulated_one(self, quantiser):
         cells = normal(3, 7000) ** 3
         together = quantiser.round_rows(cells, KEY, CLIENTS)
@@ -291,7 +332,7 @@ class TestMistakes:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 2000)], ids=str)
+@pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 2000), Step(step=2.0)], ids=str)
 def test_a_gpu_sends_the_same_without_waiting(quantiser):
     rows = normal(3, 30_000) ** 3
     here = quantiser.round_rows(rows, KEY, CLIENTS)
@@ -307,6 +348,6 @@ def test_a_gpu_sends_the_same_without_waiting(quantiser):
 
 
 def test_by_name():
-    assert QUANTISERS["step"]() == Step(tau=8.0, bytes=0)
+    assert QUANTISERS["step"]() == Step(tau=8.0, bytes=0, step=0.0)
     assert not Step().exact
     assert Step().fixed_bytes(1000) is None

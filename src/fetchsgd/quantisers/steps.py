@@ -83,6 +83,20 @@ def rms_steps(cells: Float32[Tensor, "n count"], tau: float) -> Float32[Tensor, 
     return _from_squares(*squares, count, tau)
 
 
+def shared_steps(cells: Float32[Tensor, "n count"], step: float) -> Float32[Tensor, " n"]:
+    """The same step for all rows, to 8 significant bits; a row whose levels would not fit into
+    int16 gets the smallest with which they do, and one that is not finite what it holds.
+    """
+    cells = checked_cells(cells)
+    n, count = cells.shape
+    if count == 0:
+        return torch.zeros(n, dtype=torch.float32, device=cells.device)
+    sizes = kernels_for(cells.device).add_squares(cells)[1].amax(dim=1)
+    # A little more than is needed, since rounding may take it back.
+    needed = sizes.view(torch.float32).double() * (1.01 / MOST_LEVEL[torch.int16])
+    return rounded_steps(needed.clamp(min=step), sizes)
+
+
 def round_to_steps(
     cells: Float32[Tensor, "n count"],
     steps: Float32[Tensor, " n"],
