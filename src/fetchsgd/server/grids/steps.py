@@ -22,6 +22,7 @@ from fetchsgd.wire import Integers, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, integer_update_bytes
 
 STEP_BITS = 8  # of a step, without its exponent
+SIZED_AT_ONCE = 32  # rounds
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class StepDownloads:
 
     def __init__(self, dim: int, length: int) -> None:
         self.log = StepLog(dim, length)
-        self.fetched: list[Float64[Tensor, ""]] = []
+        self.fetched: list[Float64[Tensor, " rounds"]] = []
+        self.unsized: list[Int64[Tensor, "n 256"]] = []  # of rounds whose sizes come later
 
     def update(self, sent: Delivered, version: int) -> None:
         assert sent.steps is not None
@@ -159,14 +161,24 @@ class StepDownloads:
         missed: Int64[Tensor, " n"],  # noqa: ARG002
         place: GridWeights,
     ) -> None:
-        histograms = sum_histograms(self.log, held, place.steps)
-        sections = integer_update_bytes(histograms, self.log.dim)
-        self.fetched.append(sections.sum() + HEADER_BYTES * len(held))
+        self.unsized.append(sum_histograms(self.log, held, place.steps))
+        if len(self.unsized) == SIZED_AT_ONCE:
+            self._size()
+
+    def _size(self) -> None:
+        """Hundreds of short operations: for one round they take the host longer than the walk."""
+        lengths = [len(rows) for rows in self.unsized]
+        sections = integer_update_bytes(torch.cat(self.unsized), self.log.dim)
+        sums = [own.sum() + HEADER_BYTES * len(own) for own in torch.split(sections, lengths)]
+        self.fetched.append(torch.stack(sums))
+        self.unsized.clear()
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
+        if self.unsized:
+            self._size()
         if not self.fetched:
             return 0.0
-        total = torch.stack(self.fetched).sum()
+        total = torch.cat(self.fetched).sum()
         self.fetched.clear()
         return total
 

@@ -34,7 +34,8 @@ def sum_histograms(
     counts[:-1] = counts[:-1].cumsum(dim=0)
     counts[:, 0] += log.dim
     row = {version: i for i, version in enumerate(walked)}
-    return counts[torch.tensor([row.get(version, len(walked)) for version in held])]
+    rows = torch.tensor([row.get(version, len(walked)) for version in held])
+    return counts[rows.to(steps.device, non_blocking=True)]
 
 
 def _stages(log: StepLog, walked: list[int]) -> list[tuple[int, Entry]]:
