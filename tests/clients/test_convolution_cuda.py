@@ -48,10 +48,12 @@ def plainly(layer, inputs, slopes, weight, bias, decay):
 
 @pytest.mark.parametrize(("device", "dtype"), DEVICES)
 @pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("memory", [1, 1 << 30], ids=["client by client", "all at once"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("name", LAYERS)
-def test_equals_products_of_patches(monkeypatch, name, layout, decays, device, dtype):
-    monkeypatch.setattr(convolution_cuda, "MOST", Tile(16, 32, 16, 4))
+def test_equals_products_of_patches(monkeypatch, name, layout, memory, decays, device, dtype):
+    monkeypatch.setattr(convolution_cuda, "PATCH_BYTES", memory)
+    monkeypatch.setattr(convolution_cuda, "LARGEST", Tile(16, 32, 16, 4))
     torch.manual_seed(0)
     make, size = LAYERS[name]
     layer = make().to(device)
@@ -65,10 +67,20 @@ def test_equals_products_of_patches(monkeypatch, name, layout, decays, device, d
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_sizes_beyond_32_bits_are_left_to_torch():
+    def asked(images):
+        sizes = ((2 * images, 3, 32, 32), (2 * images, 64, 32, 32), (2, 64, 3, 3, 3))
+        tensors = (torch.empty(size, dtype=torch.float16, device="meta") for size in sizes)
+        return convolution_cuda.is_small(*tensors)
+
+    assert asked(5)
+    assert not asked(1 << 16)
+
+
 def test_tiles_are_what_products_take():
     for sizes in [(10, 27, 5), (512, 4608, 80), (64, 27, 5120)]:
         tile = convolution_cuda.tile_for(*sizes)
-        for length, most, count in zip(tile, convolution_cuda.MOST, sizes, strict=False):
+        for length, most, count in zip(tile, convolution_cuda.LARGEST, sizes, strict=False):
             assert length & (length - 1) == 0
             assert 16 <= length <= most
             assert length < 2 * max(count, 16)

@@ -1,8 +1,9 @@
-"""Clients' gradients of a convolution's weights on a GPU, from 16-bit floats, in one launch.
+"""Clients' gradients of a convolution's weights on a GPU, from 16-bit floats.
 
-By way of patches in memory and a library's products, a round of 100 clients' ResNet9 writes and
-reads 1.8 GB of patches, and reads and writes 2.6 GB of gradients once more to add the decay of the
-weights. Here patches are taken from the images, in cache, and gradients are written once.
+They are products of slopes and patches, as in layer_gradients.py. But torch copies patches number
+by number, and a library's product leaves the decay of the weights to another pass over all
+gradients, of which 100 clients of ResNet9 have 2.6 GB. Here patches are copied in runs, and the
+decay is added where a gradient is written.
 """
 
 from __future__ import annotations
@@ -14,28 +15,40 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fetchsgd.launch import launch
 
 DTYPES = (torch.float16, torch.bfloat16)
+# Memory for patches, as in layer_gradients.py.
+PATCH_BYTES = 1 << 30
+# Places and channels that a program copies.
+COPIED = 64
 
 
 class Tile(NamedTuple):
-    """What a program takes at once, and how many warps share the work."""
+    """What a program multiplies at once, how many warps share the work, and loads under way."""
 
-    out: int
-    columns: int
-    places: int
-    warps: int
-
-
-MOST = Tile(out=128, columns=128, places=32, warps=8)
+    out: int = 128
+    columns: int = 128
+    places: int = 64
+    warps: int = 8
+    stages: int = 3
 
 
-def serves(slopes: Tensor) -> bool:
-    """Whether the program can run here."""
-    return slopes.is_cuda and slopes.dtype in DTYPES and has_triton()
+LARGEST = Tile()
+
+
+def serves(inputs: Tensor, slopes: Tensor, weight: Tensor) -> bool:
+    """Whether the programs can run here."""
+    is_there = slopes.is_cuda and slopes.dtype in DTYPES and has_triton()
+    return is_there and is_small(inputs, slopes, weight)
+
+
+def is_small(inputs: Tensor, slopes: Tensor, weight: Tensor) -> bool:
+    """Within a client the programs count in 32 bits."""
+    examples, out, rows, columns = slopes.shape
+    patches = examples * rows * columns * max(weight[0, 0].numel(), out)
+    return max(patches, inputs.numel()) < len(weight) << 31
 
 
 @lru_cache
@@ -50,48 +63,79 @@ def write(
     weight: Float32[Tensor, "n out into down across"],
     bias: Float32[Tensor, "n out"] | None,
     decay: Float32[Tensor, "out into down across"] | None,
-    tile: Tile | None = None,
-    places_last: bool = True,
 ) -> None:
     """As `convolution` in layer_gradients.py; `decay` is added to the gradient of each weight.
 
     `weight` may lie inside of longer rows, but its own numbers lie one after another.
     """
-    # Imported here because triton takes longer to import than the rest of the package.
-    from fetchsgd.clients.convolution_programs import weight_gradients
-
-    assert not isinstance(layer.padding, str)
-    n, out = weight.shape[:2]
+    n, each = len(weight), len(slopes) // len(weight)
     slopes = slopes.contiguous(memory_format=torch.channels_last)
-    images = padded(layer, inputs.to(slopes.dtype), places_last)
-    each, columns = len(images) // n, weight[0, 0].numel()
+    images = inputs.to(slopes.dtype).contiguous(memory_format=torch.channels_last)
     places = each * slopes.shape[2] * slopes.shape[3]
-    tile = tile or tile_for(out, columns, places)
-    tiles = -(-out // tile.out), -(-columns // tile.columns)
-    by_image, by_channel, by_row, by_pixel = images.stride()
-    launch(
-        weight_gradients, (n * tiles[0] * tiles[1],),
-        weight, weight if decay is None else decay, images, slopes,
-        weight.stride(0), out, columns, places, each, *slopes.shape[2:], *layer.stride,
-        by_image, by_channel, by_row, by_pixel,
-        layer.dilation[0] * by_row, layer.dilation[1] * by_pixel, *tiles,
-        DOWN=layer.kernel_size[0], ACROSS=layer.kernel_size[1], SHARED=decay is not None,
-        PLACES_LAST=places_last, OUT=tile.out, COLUMNS=tile.columns, PLACES=tile.places,
-        num_warps=tile.warps,
-    )  # fmt: skip
+    columns = weight[0, 0].numel()
+    step = min(max(PATCH_BYTES // (columns * places * slopes.element_size()), 1), n)
+    patches = slopes.new_empty(step, columns, places)
+    for start in range(0, n, step):
+        some = slice(start * each, (start + step) * each)
+        own = weight[start : start + step]
+        copy_patches(layer, images[some], slopes.shape[2:], patches[: len(own)])
+        multiply(slopes[some], patches[: len(own)], own, decay)
     if bias is not None:
         torch.sum(slopes.view(n, each, *slopes.shape[1:]), (1, 3, 4), dtype=bias.dtype, out=bias)
 
 
-def padded(layer: nn.Conv2d, images: Tensor, places_last: bool) -> Tensor:
-    high, wide = (int(pad) for pad in layer.padding)
-    layout = torch.contiguous_format if places_last else torch.channels_last
-    images = images.contiguous(memory_format=layout)
-    return functional.pad(images, (wide, wide, high, high)) if high or wide else images
+def copy_patches(
+    layer: nn.Conv2d,
+    images: Float[Tensor, "examples into height width"],
+    size: torch.Size,
+    patches: Float[Tensor, "n into*down*across places"],
+) -> None:
+    """size: of the outputs of one image."""
+    # Imported here because triton takes longer to import than the rest of the package.
+    from fetchsgd.clients import convolution_programs as programs
+
+    assert not isinstance(layer.padding, str)
+    n, _, places = patches.shape
+    _, channels, height, width = images.shape
+    at_once = min(COPIED, power_of_two(channels))
+    place_tiles = -(-places // COPIED)
+    tiles = place_tiles * -(-channels // at_once)
+    launch(
+        programs.copy_patches, (n * tiles,),
+        patches, images, places, channels, len(images) // n, height, width, *size,
+        *layer.stride, *layer.dilation, *layer.padding, place_tiles, tiles,
+        DOWN=layer.kernel_size[0], ACROSS=layer.kernel_size[1], PLACES=COPIED, CHANNELS=at_once,
+    )  # fmt: skip
+
+
+def multiply(
+    slopes: Float[Tensor, "examples out rows columns"],
+    patches: Float[Tensor, "n into*down*across places"],
+    weight: Float32[Tensor, "n out into down across"],
+    decay: Float32[Tensor, "out into down across"] | None,
+) -> None:
+    from fetchsgd.clients import convolution_programs as programs
+
+    (n, columns, places), out = patches.shape, weight.shape[1]
+    tile = tile_for(out, columns, places)
+    column_tiles = -(-columns // tile.columns)
+    tiles = column_tiles * -(-out // tile.out)
+    launch(
+        programs.multiply_slopes, (n * tiles,),
+        weight, weight if decay is None else decay, slopes, patches,
+        weight.stride(0), out, columns, places, column_tiles, tiles,
+        DECAYS=decay is not None, OUT=tile.out, COLUMNS=tile.columns, PLACES=tile.places,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
 
 def tile_for(out: int, columns: int, places: int) -> Tile:
-    """Programs want powers of two, and products at least 16 of each."""
-    fitting = [max(16, 1 << (count - 1).bit_length()) for count in (out, columns, places)]
-    sizes = [min(pair) for pair in zip(MOST[:3], fitting, strict=True)]
-    return Tile(sizes[0], sizes[1], sizes[2], MOST.warps)
+    """The largest, or less where there is less: products take powers of two, from 16 on."""
+    fitting = [max(16, power_of_two(count)) for count in (out, columns, places)]
+    sizes = [min(pair) for pair in zip(LARGEST[:3], fitting, strict=True)]
+    return Tile(sizes[0], sizes[1], sizes[2], LARGEST.warps, LARGEST.stages)
+
+
+def power_of_two(count: int) -> int:
+    """The first that is not less."""
+    return 1 << (count - 1).bit_length()

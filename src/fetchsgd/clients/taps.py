@@ -43,7 +43,7 @@ class Layer:
         }
         added = {} if rows.decay is None else self._cut(rows.decay)
         write: Any = gradient_of(self.module)
-        if write is convolution and convolution_cuda.serves(slopes):
+        if write is convolution and convolution_cuda.serves(inputs, slopes, at["weight"]):
             write = partial(convolution_cuda.write, decay=added.pop("weight", None))
         write(self.module, inputs, slopes, at["weight"], at.get("bias"))
         for name, term in added.items():
