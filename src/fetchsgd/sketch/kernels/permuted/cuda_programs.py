@@ -192,16 +192,23 @@ def gather(
     n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
     strides = n * stride
-    total = tl.zeros((N, T, W, P), tl.float32)
     span = width.to(tl.int64) * BLOCK
-    for group in tl.range(0, groups - 1, loop_unroll_factor=UNROLL):
-        total += _of_group(
+    earlier = tl.zeros((N, T, W, P), tl.float32)
+    for group in tl.range(0, groups // 2, loop_unroll_factor=UNROLL):
+        earlier += _of_group(
+            vector + group * span, strides, inside, 0, 0, group, row, column, place,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            False, BLOCK, N, T, W, P, VECTOR,
+        )  # fmt: skip
+    later = tl.zeros((N, T, W, P), tl.float32)
+    for group in tl.range(groups // 2, groups - 1, loop_unroll_factor=UNROLL):
+        later += _of_group(
             vector + group * span, strides, inside, 0, 0, group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             False, BLOCK, N, T, W, P, VECTOR,
         )  # fmt: skip
     last = groups - 1
-    total += _of_group(
+    later += _of_group(
         vector + last * span, strides, inside, 0, (dim - last * span).to(tl.int32), last, row,
         column, place, width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         True, BLOCK, N, T, W, P, VECTOR,
@@ -209,7 +216,7 @@ def gather(
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
     target = out + (n * tl.num_programs(1) + row) * cols
-    tl.store(target + cells, total, mask=(n < count) & (cells < cols))
+    tl.store(target + cells, earlier + later, mask=(n < count) & (cells < cols))
 
 
 @triton.jit(do_not_specialize=[*RUN_TIME, "listed"])
@@ -229,21 +236,26 @@ def gather_pieces(
     place = start % BLOCK
     n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
+    earlier = tl.zeros((N, T, W, P), tl.float32)
     total = tl.zeros((N, T, W, P), tl.float32)
     for segment in range(listed):
         entry = segments + segment * 5
         vector = tl.load(entry + 3).to(like.dtype)
+        group = tl.load(entry).to(tl.int32)
+        begin = tl.load(entry + 1).to(tl.int32)
+        if (group == groups // 2) & (begin == 0):  # the second half begins, with a sum of its own
+            earlier = total
+            total = tl.zeros((N, T, W, P), tl.float32)
         total += _of_group(
             vector, n * tl.load(entry + 4), inside,
-            tl.load(entry + 1).to(tl.int32), tl.load(entry + 2).to(tl.int32),
-            tl.load(entry).to(tl.int32), row, column, place,
+            begin, tl.load(entry + 2).to(tl.int32), group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             True, BLOCK, N, T, W, P, 1,
         )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
     target = out + (n * tl.num_programs(1) + row) * cols
-    tl.store(target + cells, total, mask=(n < count) & (cells < cols))
+    tl.store(target + cells, earlier + total, mask=(n < count) & (cells < cols))
 
 
 @triton.jit
