@@ -178,18 +178,19 @@ def _of_group(
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def gather(
-    out, vector, stride, count, dim, cols,
+    out, vector, stride, count, dim, rows, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
     VECTOR: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile of cells over all groups, in order, for N vectors at once."""
-    row = tl.program_id(1)
-    start = tl.program_id(0) * (T * W * P)
+    # Rows next to each other read the same part of a vector at about the same time.
+    row = tl.program_id(0) % rows
+    start = tl.program_id(0) // rows * (T * W * P)
     column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
     place = start % BLOCK
-    n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
+    n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
     strides = n * stride
     span = width.to(tl.int64) * BLOCK
@@ -215,13 +216,13 @@ def gather(
     )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
-    target = out + (n * tl.num_programs(1) + row) * cols
+    target = out + (n * rows + row) * cols
     tl.store(target + cells, earlier + later, mask=(n < count) & (cells < cols))
 
 
 @triton.jit(do_not_specialize=[*RUN_TIME, "listed"])
 def gather_pieces(
-    out, like, segments, listed, count, cols,
+    out, like, segments, listed, count, rows, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr, N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -230,11 +231,12 @@ def gather_pieces(
     A segment is listed as its group, the coordinates [begin, end) of the group, and the address and
     stride of the vectors' first coordinate of that group, if the piece went back that far.
     """
-    row = tl.program_id(1)
-    start = tl.program_id(0) * (T * W * P)
+    # Rows next to each other read the same part of a vector at about the same time.
+    row = tl.program_id(0) % rows
+    start = tl.program_id(0) // rows * (T * W * P)
     column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
     place = start % BLOCK
-    n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
+    n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
     earlier = tl.zeros((N, T, W, P), tl.float32)
     total = tl.zeros((N, T, W, P), tl.float32)
@@ -254,7 +256,7 @@ def gather_pieces(
         )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
-    target = out + (n * tl.num_programs(1) + row) * cols
+    target = out + (n * rows + row) * cols
     tl.store(target + cells, earlier + total, mask=(n < count) & (cells < cols))
 
 
