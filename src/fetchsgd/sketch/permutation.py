@@ -71,6 +71,14 @@ class Permutation:
         return -(-self.num_blocks // self.width)
 
     @cached_property
+    def half(self) -> int:
+        """The coordinate where the second half of the groups begins.
+
+        A cell is the sum of the first half of its coordinates, in order, plus that of the second.
+        """
+        return self.groups // 2 * self.width * self.block
+
+    @cached_property
     def low_bits(self) -> int:
         """s: columns are numbers (high, low), where low has s bits."""
         return (self.width.bit_length() - 1) // 2

@@ -56,7 +56,7 @@ class NumbaKernels:
         work = len(tables) * h.rows * h.dim
         edges = self._column_edges(len(tables) * h.rows, work)
         spans = list(product(range(len(tables)), range(h.rows), range(len(edges) - 1)))
-        for parts in as_float32(pieces):
+        for parts in _as_float32(pieces):
 
             def add(span: tuple[int, int, int], parts: list[Part] = parts) -> None:
                 vector, row, edge = span
@@ -202,7 +202,7 @@ class NumbaKernels:
         return [range(at, min(at + step, total)) for at in range(0, total, step)]
 
 
-def as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
+def _as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
     """All pieces as they are, or, where they are 16-bit, one widened slice after another."""
     if pieces[0].dtype == torch.float32:
         yield [(first, piece.numpy()) for first, piece in offsets(pieces)]

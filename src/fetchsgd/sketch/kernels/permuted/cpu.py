@@ -1,10 +1,14 @@
 """The sketch by permutation on a CPU: the loops of cpu_loops.py, on as many threads as torch uses.
 
-Each cell of a table belongs to one task, which adds to it in order of coordinate, so results do not
-depend on the number of threads: they are those of the reference, to the last bit.
+Each half of a cell's sum belongs to one task, which adds to it in order of coordinate, so results do
+not depend on the number of threads: they are those of the reference, to the last bit. Beside the
+tables there is one row for each thread.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -13,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.sketch.kernels import selection
-from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS, as_float32, trim
+from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS, trim
 from fetchsgd.sketch.kernels.cpu_loops import sum_of_squares
 from fetchsgd.sketch.kernels.permuted.cpu_loops import (
     add_entries,
@@ -23,6 +27,7 @@ from fetchsgd.sketch.kernels.permuted.cpu_loops import (
     query_entries,
     write_estimates,
 )
+from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.threads import SERIAL_WORK, run_in_order
@@ -50,20 +55,48 @@ class PermutedNumba:
     def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         tables = np.zeros((len(pieces[0]), h.rows, h.cols), dtype=np.float32)
-        tasks = self._tasks(len(tables))
-        for parts in as_float32(pieces):
+        rows = tables.reshape(-1, h.cols)
+        # As many rows as go evenly to all threads are one task each; all threads share the others.
+        work = len(rows) * h.dim
+        shares = torch.get_num_threads() if work >= SERIAL_WORK else 1
+        even = len(rows) // shares * shares
+        everywhere = range(h.width)
 
-            def add(task: tuple[int, int, int], parts: list[tuple[int, NDArray[np.float32]]] = parts):  # type: ignore[no-untyped-def]
-                table, left, right = task
-                vector, row = divmod(table, h.rows)
-                for first, part in parts:
-                    add_vector(
-                        tables[vector, row], part[vector], first, self._number(row),
-                        self.numbers, h.block, self.lanes, left, right,
-                    )  # fmt: skip
+        def fill(row: int) -> None:
+            later = np.zeros(h.cols, dtype=np.float32)
+            self._add(rows[row], pieces, row, 0, everywhere)
+            self._add(later, pieces, row, 1, everywhere)
+            rows[row] += later
 
-            list(run_in_order(add, tasks, len(tables) * h.rows * h.dim))
+        list(run_in_order(fill, range(even), work))
+        rest = np.zeros((2, len(rows) - even, h.cols), dtype=np.float32)
+
+        def fill_share(task: tuple[int, int, range]) -> None:
+            row, half, columns = task
+            self._add(rest[half, row - even], pieces, row, half, columns)
+
+        shared = product(range(even, len(rows)), (0, 1), _shares(h.width, -(-shares // 2)))
+        list(run_in_order(fill_share, shared, work))
+        rows[even:] = rest[0] + rest[1]
         return torch.from_numpy(tables)
+
+    def _add(
+        self,
+        out: NDArray[np.float32],
+        pieces: list[Float[Tensor, "n _"]],
+        row: int,
+        half: int,
+        columns: range,
+    ) -> None:
+        """Add the first or the second half of a vector to some columns of a row of its table."""
+        h = self.hash
+        vector, row = divmod(row, h.rows)
+        span = range(h.half, h.dim) if half else range(h.half)
+        for first, part in _parts(pieces, vector, span):
+            add_vector(
+                out, part, first, self._number(row), self.numbers,
+                h.block, self.lanes, columns.start, columns.stop,
+            )  # fmt: skip
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
@@ -173,21 +206,25 @@ class PermutedNumba:
         """The number of a row's first group."""
         return self.hash.first_group + row * self.hash.groups
 
-    def _tasks(self, vectors: int) -> list[tuple[int, int, int]]:
-        """Tables and the columns of blocks to fill: all of them, or shares of the last tables.
-
-        As many whole tables as go evenly to all threads; the others are shared by all.
-        """
-        h = self.hash
-        tables, threads = vectors * h.rows, torch.get_num_threads()
-        shares = min(threads if tables * h.dim >= SERIAL_WORK else 1, h.width)
-        whole = tables // shares * shares
-        edges = [h.width * i // shares for i in range(shares + 1)]
-        found = [(table, 0, h.width) for table in range(whole)]
-        for table in range(whole, tables):
-            found += [(table, edges[i], edges[i + 1]) for i in range(shares)]
-        return found
-
     def _chunks(self) -> list[range]:
         step = max(CHUNK, self.hash.block)
         return [range(at, min(at + step, self.hash.dim)) for at in range(0, self.hash.dim, step)]
+
+
+def _shares(width: int, count: int) -> list[range]:
+    """Columns of blocks, cut into at most so many spans."""
+    count = min(count, width)
+    edges = [width * i // count for i in range(count + 1)]
+    return [range(*pair) for pair in pairwise(edges)]
+
+
+def _parts(
+    pieces: list[Float[Tensor, "n _"]], vector: int, span: range
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Those coordinates of a vector that lie in a span, as float32, and where each part begins."""
+    for first, piece in offsets(pieces):
+        begin, end = max(span.start - first, 0), min(span.stop - first, piece.shape[1])
+        # What has 16 bits is widened a slice at a time.
+        step = SLICE if piece.dtype != torch.float32 else max(end - begin, 1)
+        for at in range(begin, end, step):
+            yield first + at, piece[vector, at : min(at + step, end)].float().numpy()

@@ -73,6 +73,21 @@ def median_flipped(typing, out, at, table, columns, flips, bits, rows, lanes):
     return types.void(out, INDEX, table, columns, flips, bits, rows, lanes), build
 
 
+@intrinsic
+def prefetch(typing, vector, at):
+    """Ask for `vector[at]` to be brought near, to be written soon."""
+
+    def build(context, builder, signature, values):
+        element = _element(builder, _array(context, builder, signature, values, 0), values[1])
+        address = builder.bitcast(element, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(function, [address, INT32(1), INT32(3), INT32(1)])
+        return context.get_dummy_value()
+
+    return types.void(vector, INDEX), build
+
+
 def _negated(builder, value, bits, lanes):
     """Lane i negated if bit i is set."""
     count = len(lanes)

@@ -11,10 +11,12 @@ import numpy as np
 from numba import njit
 
 from fetchsgd.sketch.kernels.cpu_lanes import lowest_bit, reached_lanes
-from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, median_flipped
+from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, median_flipped, prefetch
 
 # Coordinates of a chunk, if blocks are not longer.
 CHUNK = 4096
+# How many blocks ahead cells are asked for.
+AHEAD = 16
 # Estimates that are compared with a threshold at once.
 GROUP = (0,) * 16
 ONE_LANE = (0,)
@@ -119,15 +121,17 @@ def _add_to_group(out, vector, within, group, numbers, block, lanes, left, right
         run = (t + done) * block // 32
         runs = ((t + done + count) * block + 31) // 32 - run
         draw_signs(words[:runs], WORD(run), second, numbers)
-        kept = 0
-        for n in range(count):
-            chosen[kept] = n
-            # Without a branch, which would be a coin toss and mispredicted half the time.
-            kept += (columns[n] >= left) & (columns[n] < right)
-        _add_blocks(
-            out, vector[head + done * block : head + (done + count) * block],
-            columns, words, (t + done) * block - run * 32, chosen, kept, flip, block, lanes,
-        )  # fmt: skip
+        part = vector[head + done * block : head + (done + count) * block]
+        shift = (t + done) * block - run * 32
+        if left == 0 and right == numbers[0]:
+            _add_blocks(out, part, columns, words, shift, None, count, flip, block, lanes)
+        else:
+            kept = 0
+            for n in range(count):
+                chosen[kept] = n
+                # Without a branch, which would be a coin toss and mispredicted half the time.
+                kept += (columns[n] >= left) & (columns[n] < right)
+            _add_blocks(out, part, columns, words, shift, chosen, kept, flip, block, lanes)
     rest = head + whole * block
     if rest < vector.size:
         _add_singly(out, vector[rest:], within + rest, group, numbers, block, left, right)
@@ -135,10 +139,17 @@ def _add_to_group(out, vector, within, group, numbers, block, lanes, left, right
 
 @njit(nogil=True, cache=True)
 def _add_blocks(out, vector, columns, words, shift, chosen, kept, flip, block, lanes):
-    """Add the chosen blocks of a chunk, whose first coordinate has bit `shift` of the words."""
+    """Add `kept` blocks of a chunk, the chosen ones or all if `chosen` is None.
+
+    The first coordinate of the chunk has bit `shift` of the words of signs.
+    """
     around = np.uint64(flip & WORD(~np.uint32(len(lanes) - 1)))
     for m in range(kept):
-        n = np.uint64(chosen[m])
+        n = np.uint64(m if chosen is None else chosen[m])
+        # Rows are longer than the nearest cache.
+        ahead = min(m + AHEAD, kept - 1)
+        ahead = np.uint64(ahead if chosen is None else chosen[ahead])
+        prefetch(out, np.uint64(columns[ahead]) * np.uint64(block))
         source, target = n * np.uint64(block), np.uint64(columns[n]) * np.uint64(block)
         for i in range(0, block, len(lanes)):
             bit = np.uint64(shift) + source + np.uint64(i)

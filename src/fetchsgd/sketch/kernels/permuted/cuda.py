@@ -23,8 +23,8 @@ from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
 # Cells that one program sums, for how many vectors, and groups that it has in flight.
-TILE = 512
-VECTORS = 4
+TILE = 1024
+VECTORS = 2
 UNROLL = 4
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
@@ -58,12 +58,13 @@ class PermutedTriton:
         if out.numel() == 0:
             return out
         vectors = min(VECTORS, 1 << (count - 1).bit_length())
-        shape = self._tile(TILE if vectors < VECTORS else TILE // 2)
-        grid = (-(-h.cols // (shape["T"] * shape["W"] * shape["P"])), h.rows, -(-count // vectors))
+        shape = self._tile(TILE // vectors)
+        tiles = -(-h.cols // (shape["T"] * shape["W"] * shape["P"]))
+        grid = (tiles * h.rows, -(-count // vectors))
         if len(pieces) == 1:
             launch(
                 programs.gather, grid,
-                out, pieces[0], pieces[0].stride(0), count, h.dim, h.cols, *self.numbers,
+                out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=min(LANES, h.block),
                 UNROLL=max(UNROLL // vectors, 1),
             )  # fmt: skip
@@ -71,7 +72,7 @@ class PermutedTriton:
             segments = self._segments(pieces)
             launch(
                 programs.gather_pieces, grid,
-                out, pieces[0], segments, len(segments), count, h.cols, *self.numbers,
+                out, pieces[0], segments, len(segments), count, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors,
             )  # fmt: skip
         return out

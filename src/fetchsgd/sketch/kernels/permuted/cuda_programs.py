@@ -178,43 +178,51 @@ def _of_group(
 
 @triton.jit(do_not_specialize=RUN_TIME)
 def gather(
-    out, vector, stride, count, dim, cols,
+    out, vector, stride, count, dim, rows, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
     VECTOR: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile of cells over all groups, in order, for N vectors at once."""
-    row = tl.program_id(1)
-    start = tl.program_id(0) * (T * W * P)
+    # Rows next to each other read the same part of a vector at about the same time.
+    row = tl.program_id(0) % rows
+    start = tl.program_id(0) // rows * (T * W * P)
     column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
     place = start % BLOCK
-    n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
+    n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
     strides = n * stride
-    total = tl.zeros((N, T, W, P), tl.float32)
     span = width.to(tl.int64) * BLOCK
-    for group in tl.range(0, groups - 1, loop_unroll_factor=UNROLL):
-        total += _of_group(
+    earlier = tl.zeros((N, T, W, P), tl.float32)
+    for group in tl.range(0, groups // 2, loop_unroll_factor=UNROLL):
+        earlier += _of_group(
+            vector + group * span, strides, inside, 0, 0, group, row, column, place,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            False, BLOCK, N, T, W, P, VECTOR,
+        )  # fmt: skip
+    later = tl.zeros((N, T, W, P), tl.float32)
+    for group in tl.range(groups // 2, groups - 1, loop_unroll_factor=UNROLL):
+        later += _of_group(
             vector + group * span, strides, inside, 0, 0, group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             False, BLOCK, N, T, W, P, VECTOR,
         )  # fmt: skip
     last = groups - 1
-    total += _of_group(
+    later += _of_group(
         vector + last * span, strides, inside, 0, (dim - last * span).to(tl.int32), last, row,
         column, place, width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         True, BLOCK, N, T, W, P, VECTOR,
     )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
-    target = out + (n * tl.num_programs(1) + row) * cols
-    tl.store(target + cells, total, mask=(n < count) & (cells < cols))
+    target = out + (n * rows + row) * cols
+    tl.store(target + cells, earlier + later, mask=(n < count) & (cells < cols))
 
 
 @triton.jit(do_not_specialize=[*RUN_TIME, "listed"])
 def gather_pieces(
-    out, like, segments, listed, count, cols,
+    out, like, segments, listed, count, rows, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr, N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -223,27 +231,33 @@ def gather_pieces(
     A segment is listed as its group, the coordinates [begin, end) of the group, and the address and
     stride of the vectors' first coordinate of that group, if the piece went back that far.
     """
-    row = tl.program_id(1)
-    start = tl.program_id(0) * (T * W * P)
+    # Rows next to each other read the same part of a vector at about the same time.
+    row = tl.program_id(0) % rows
+    start = tl.program_id(0) // rows * (T * W * P)
     column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
     place = start % BLOCK
-    n = (tl.program_id(2) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
+    n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)[:, None, None, None]
     inside = (n < count) & (column < width.to(tl.uint32))[None, :, None, None]
+    earlier = tl.zeros((N, T, W, P), tl.float32)
     total = tl.zeros((N, T, W, P), tl.float32)
     for segment in range(listed):
         entry = segments + segment * 5
         vector = tl.load(entry + 3).to(like.dtype)
+        group = tl.load(entry).to(tl.int32)
+        begin = tl.load(entry + 1).to(tl.int32)
+        if (group == groups // 2) & (begin == 0):  # the second half begins, with a sum of its own
+            earlier = total
+            total = tl.zeros((N, T, W, P), tl.float32)
         total += _of_group(
             vector, n * tl.load(entry + 4), inside,
-            tl.load(entry + 1).to(tl.int32), tl.load(entry + 2).to(tl.int32),
-            tl.load(entry).to(tl.int32), row, column, place,
+            begin, tl.load(entry + 2).to(tl.int32), group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             True, BLOCK, N, T, W, P, 1,
         )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
     cells = (cells + tl.arange(0, P))[None, :, :, :]
-    target = out + (n * tl.num_programs(1) + row) * cols
-    tl.store(target + cells, total, mask=(n < count) & (cells < cols))
+    target = out + (n * rows + row) * cols
+    tl.store(target + cells, earlier + total, mask=(n < count) & (cells < cols))
 
 
 @triton.jit
