@@ -31,9 +31,7 @@ def gradients(dim=200, rounds=12, seed=0):
 
 def windowed(form, window, **options):
     options = {"k": 15, "cols": 60, "rows": 3, "momentum": 0.0} | options
-    return FetchSGD(
-        200, error="window", window=window, window_form=form, hash="fixed", **options
-    )
+    return FetchSGD(200, error="window", window=window, window_form=form, hash="fixed", **options)
 
 
 def train(method, vectors, rate=0.1, grid=None):
@@ -130,7 +128,14 @@ def test_a_gpu_does_the_same(form, reset):
 @pytest.mark.parametrize("error", [{}, {"error": "window", "window": 6}])
 def test_a_threshold_sends_what_is_heavy_and_at_most_k(error):
     method = FetchSGD(
-        2000, k=3, cols=500, rows=5, momentum=0.0, recovery="threshold", tau=0.3, hash="fixed",
+        2000,
+        k=3,
+        cols=500,
+        rows=5,
+        momentum=0.0,
+        recovery="threshold",
+        tau=0.3,
+        hash="fixed",
         **error,
     )
     vectors = gradients(2000, 8)

@@ -28,10 +28,21 @@ def as_meant(written: Mapping[str, Any]) -> Settings:
 
 def going_on(given: Settings, folder: Path) -> Settings:
     """Settings with which the run in a folder goes on: as given, and else as they were meant."""
-    if not (folder / CONFIG).exists():
+    if not (folder / CONFIG).exists() or not _is_older(read_config(folder).values):
         return given
-    written, own = read_config(folder).values, given.get("method", {})
-    is_older = as_meant(written) != dict(written)
-    if is_older and own.get("name", FETCHSGD) == FETCHSGD:
+    own = given.get("method", {})
+    if own.get("name", FETCHSGD) == FETCHSGD:
         return {**given, "method": {**THEN, **own}}
     return given
+
+
+def rewritten(settings: Settings, written: Mapping[str, Any]) -> Settings:
+    """Settings for a folder that has those written: it stays one of an older version."""
+    if not _is_older(written):
+        return settings
+    own = {key: value for key, value in settings["method"].items() if key not in THEN}
+    return {**settings, "method": own}
+
+
+def _is_older(written: Mapping[str, Any]) -> bool:
+    return as_meant(written) != dict(written)

@@ -13,9 +13,9 @@ MAY_DIFFER = {("train", "device")}  # results do not depend on it, but for round
 def changes(before: Settings, now: Settings) -> list[str]:
     """As `method.k was 20 and is now 10`, for every setting that differs; `now` is resolved.
 
-    A key that is not in `before` counts as its default: an older version did not know it, and None
-    is not written at all, but for what older.py knows of. An older version also wrote options that had no effect, such as the step
-    of a grid without steps; these do not count.
+    A key that is not in `before` counts as its default, or as what it meant then (older.py): an
+    older version did not know it, and None is not written at all. An older version also wrote
+    options that had no effect, such as the step of a grid without steps; these do not count.
     """
     before, defaults, found = merge(as_meant(before)), known_settings(now), []
     for part in PARTS:
