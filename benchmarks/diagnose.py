@@ -32,10 +32,11 @@ from fetchsgd.simulate import Run
 
 TARGET = 1.05
 CASES = {  # name: method, options of its own, exact
-    "fetchsgd r=1, exact": ("fetchsgd", (), True),
-    "fetchsgd r=1, estimated": ("fetchsgd", (), False),
-    "fetchsgd r=5, exact": ("fetchsgd", ("rows=5",), True),
-    "fetchsgd r=5, estimated": ("fetchsgd", ("rows=5",), False),
+    "fetchsgd": ("fetchsgd", (), True),
+    "fetchsgd, paper, r=1, exact": ("fetchsgd", ("hash=fixed",), True),
+    "fetchsgd, paper, r=1, estimated": ("fetchsgd", ("hash=fixed",), False),
+    "fetchsgd, paper, r=5, exact": ("fetchsgd", ("hash=fixed", "rows=5"), True),
+    "fetchsgd, paper, r=5, estimated": ("fetchsgd", ("hash=fixed", "rows=5"), False),
     "true_topk": ("true_topk", (), False),
 }
 

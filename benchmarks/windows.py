@@ -37,7 +37,7 @@ def method(rows: int, form: str = "", window: int = 0) -> FetchSGD:
     options: dict[str, Any] = {"momentum": 0.0, "window_eps": EPS}
     if form:
         options |= {"error": "window", "window": window, "window_form": form}
-    return FetchSGD(DIM, k=K, cols=COLS, rows=rows, **options)
+    return FetchSGD(DIM, k=K, cols=COLS, rows=rows, hash="fixed", **options)
 
 
 def in_the_middle(made: FetchSGD, device: torch.device) -> State:

@@ -27,14 +27,19 @@ def gradients(count=ROUNDS, dim=DIM):
     return drawn
 
 
+def paper(*given, **options):
+    """FetchSGD as in the paper."""
+    return FetchSGD(*given, hash="fixed", **options)
+
+
 def methods():
     fetchsgd = [
-        FetchSGD(DIM, K, cols=60),
-        FetchSGD(DIM, K, cols=60, mask_momentum=False),
-        FetchSGD(DIM, K, cols=60, rows=3, error_reset="subtract", momentum=0.5),
-        FetchSGD(DIM, K, cols=60, rows=3, lr_position="outside"),
-        FetchSGD(DIM, K, cols=60, rows=4),
-        FetchSGD(DIM, K, cols=60, momentum=0.5, recovery="threshold", tau=0.99),
+        paper(DIM, K, cols=60),
+        paper(DIM, K, cols=60, mask_momentum=False),
+        paper(DIM, K, cols=60, rows=3, error_reset="subtract", momentum=0.5),
+        paper(DIM, K, cols=60, rows=3, lr_position="outside"),
+        paper(DIM, K, cols=60, rows=4),
+        paper(DIM, K, cols=60, momentum=0.5, recovery="threshold", tau=0.99),
     ]
     return [*fetchsgd, TrueTopK(DIM, K), TrueTopK(DIM, K, momentum=0.0)]
 
@@ -150,7 +155,7 @@ def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
 @pytest.mark.filterwarnings("ignore:method.error_reset")
 def test_with_one_row_the_shadow_is_what_the_method_has_sketched(reset, deliver):
     """S(u) = S_u and S(e) = S_e, through clearing, masking and rounding."""
-    method = FetchSGD(DIM, K, cols=60, error_reset=reset, momentum=0.5)
+    method = paper(DIM, K, cols=60, error_reset=reset, momentum=0.5)
     watched = Diagnosed(method)
     state = watched.init(CPU)
     for gradient in gradients(6):
@@ -184,7 +189,7 @@ def test_what_masks_and_resets_leave_is_seen_in_the_method_s_own_state(method):
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_estimation_error_is_that_of_the_gradient_s_estimates(rows, exact):
-    method = FetchSGD(DIM, K, cols=60, rows=rows)
+    method = paper(DIM, K, cols=60, rows=rows)
     given = gradients()
     found, _ = noted(method, given, exact=exact)
     for gradient, line in zip(given, found, strict=True):
@@ -196,7 +201,7 @@ def test_estimation_error_is_that_of_the_gradient_s_estimates(rows, exact):
 
 
 def test_the_error_of_one_client_stands_for_a_cohort_sketched_one_by_one():
-    method, given = FetchSGD(DIM, K, cols=60), gradients(5)
+    method, given = paper(DIM, K, cols=60), gradients(5)
     watched = Diagnosed(method, every=1, exact=False)
     assert torch.equal(watched.message.compress(given), method.message.compress(given))
     alone = Diagnosed(method, every=1, exact=False)
@@ -207,7 +212,7 @@ def test_the_error_of_one_client_stands_for_a_cohort_sketched_one_by_one():
 @pytest.mark.parametrize("window", [1, 2, 6, 8])
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_sliding_share_is_the_largest_of_all_windows(every, window):
-    method, given = FetchSGD(DIM, K, cols=60), gradients(30)
+    method, given = paper(DIM, K, cols=60), gradients(30)
     watched = Diagnosed(method, every=every, window=window)
     state = watched.init(CPU)
     lengths = sorted({length for length in (1, 2, 4, 8) if length <= window} | {window})
@@ -245,7 +250,7 @@ def test_estimates_from_several_rows_come_near_the_truth(rows):
     are allowed, which a median of three leaves with a chance below 1e-4.
     """
     dim, cols = 20_000, 2_000
-    method = FetchSGD(dim, 1, cols, rows, momentum=0.0, error_reset="subtract")
+    method = paper(dim, 1, cols, rows, momentum=0.0, error_reset="subtract")
     given = planted(dim, 0.8)
     exact, _ = noted(method, given, exact=True, window=1)
     estimated, _ = noted(method, given, exact=False, window=1)
@@ -265,7 +270,7 @@ def test_with_one_row_the_estimated_contraction_is_nearly_exact():
     much they hold, and what stays is what cancels in its cell.
     """
     dim, cols = 4_000, 1_000
-    method = FetchSGD(dim, 400, cols, momentum=0.0)
+    method = paper(dim, 400, cols, momentum=0.0)
     given = planted(dim, 0.5)
     exact, _ = noted(method, given, exact=True)
     estimated, _ = noted(method, given, exact=False)
@@ -301,13 +306,13 @@ def test_nothing_heavy_gives_the_floor_of_the_estimate():
     """The largest of all cells of noise: 2 ln(cols) / cols, of which we allow twice and half."""
     dim, cols = 20_000, 2_000
     flat = torch.randn(1, dim, generator=torch.Generator().manual_seed(3))
-    found, _ = noted(FetchSGD(dim, 1, cols), flat, exact=False)
+    found, _ = noted(paper(dim, 1, cols), flat, exact=False)
     floor = 2 * math.log(cols) / cols
     assert floor / 2 < float(column(found, "heaviest_share")[0]) < 2 * floor
 
 
 def test_a_window_of_errors_has_no_q():
-    method = FetchSGD(DIM, K, cols=60, momentum=0.0, error="window", window=3)
+    method = paper(DIM, K, cols=60, momentum=0.0, error="window", window=3)
     for exact in (True, False):
         found, _ = noted(method, gradients(), exact=exact, window=1)
         assert set(found[0]) == {

@@ -31,7 +31,7 @@ def gradients(dim=200, rounds=12, seed=0):
 
 def windowed(form, window, **options):
     options = {"k": 15, "cols": 60, "rows": 3, "momentum": 0.0} | options
-    return FetchSGD(200, error="window", window=window, window_form=form, **options)
+    return FetchSGD(200, error="window", window=window, window_form=form, hash="fixed", **options)
 
 
 def train(method, vectors, rate=0.1, grid=None):
@@ -128,7 +128,15 @@ def test_a_gpu_does_the_same(form, reset):
 @pytest.mark.parametrize("error", [{}, {"error": "window", "window": 6}])
 def test_a_threshold_sends_what_is_heavy_and_at_most_k(error):
     method = FetchSGD(
-        2000, k=3, cols=500, rows=5, momentum=0.0, recovery="threshold", tau=0.3, **error
+        2000,
+        k=3,
+        cols=500,
+        rows=5,
+        momentum=0.0,
+        recovery="threshold",
+        tau=0.3,
+        hash="fixed",
+        **error,
     )
     vectors = gradients(2000, 8)
     vectors[2, [7, 11]] += 40.0
@@ -155,15 +163,16 @@ WRONG = [
 @pytest.mark.parametrize(("options", "sentence"), WRONG)
 def test_wrong_options_get_a_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        FetchSGD(200, k=15, cols=60, **options)
+        FetchSGD(200, k=15, cols=60, hash="fixed", **options)
     sets = [f"method.{key}={value!r}" for key, value in options.items()]
     with pytest.raises(UserError, match=sentence):
         make(*sets)
 
 
 def test_notes_tell_of_memory_and_momentum():
-    assert FetchSGD(200, k=5, cols=9, momentum=0.0, error="window", window=3).notes == []
-    method = FetchSGD(10**8, k=5, cols=10**6, rows=3, error="window", window=300)
+    small = FetchSGD(200, k=5, cols=9, momentum=0.0, error="window", window=3, hash="fixed")
+    assert small.notes == []
+    method = FetchSGD(10**8, k=5, cols=10**6, rows=3, error="window", window=300, hash="fixed")
     assert method.notes == [
         WITH_MOMENTUM,
         "the window keeps 300 error tables, 3.6 GB; "
@@ -172,7 +181,8 @@ def test_notes_tell_of_memory_and_momentum():
 
 
 def make(*sets):
-    given = {"task": {"name": "tinytask:tiny"}, "method": {"name": "fetchsgd"}}
+    method = {"name": "fetchsgd", "hash": "fixed"}
+    given = {"task": {"name": "tinytask:tiny"}, "method": method}
     return Run(resolve(given, sets))
 
 
@@ -219,7 +229,7 @@ import os, pathlib, signal, sys
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
 
-given = {"task": {"name": "tinytask:tiny"}, "method": {"name": "fetchsgd"}}
+given = {"task": {"name": "tinytask:tiny"}, "method": {"name": "fetchsgd", "hash": "fixed"}}
 Run(resolve(given, sys.argv[2:])).execute(
     pathlib.Path(sys.argv[1]),
     watch=lambda seen: os.kill(os.getpid(), signal.SIGKILL) if seen.round == 8 else None,

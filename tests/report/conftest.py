@@ -40,9 +40,10 @@ def config(
     method: str, options: dict, task: str, seed: int, epochs: float, numbers: dict | None
 ) -> dict:
     """`numbers` is how they are written, as `bits`, `grid` and `step`; None for older versions."""
+    form = {"hash": "fresh"} if method == "fetchsgd" else {}
     sections = {
         "task": {"name": task, "clients": 1000},
-        "method": {"name": method, **options},
+        "method": {"name": method, **form, **options},
         "train": {"epochs": epochs, "clients_per_round": 10, "seed": seed},
         "schedule": {"name": "triangular", "peak": 0.4},
         "local": {"epochs": 1, "batch_size": 50},

@@ -118,7 +118,7 @@ METHODS = {
     "local_topk": lambda dim: LocalTopK(dim, k=40),
     # Three rows and 'subtract': the sketch is linear, so its error is exactly what was not sent.
     "fetchsgd": lambda dim: FetchSGD(
-        dim, k=40, cols=100, rows=3, momentum=0.0, error_reset="subtract"
+        dim, k=40, cols=100, rows=3, momentum=0.0, error_reset="subtract", hash="fixed"
     ),
 }
 
@@ -151,7 +151,7 @@ def test_one_row_keeps_the_remainder_of_a_cell_once(name, position):
     """The coordinates of a cell tie: its remainder is the mean over what each of them sent."""
     grid, origin = grid_of(name, fraction=1.0)
     dim, cols, rate = len(origin), 60, 0.1
-    method = FetchSGD(dim, k=dim // 2, cols=cols, momentum=0.0, lr_position=position)
+    method = FetchSGD(dim, k=dim // 2, cols=cols, momentum=0.0, lr_position=position, hash="fixed")
     outside = rate if position == "outside" else 1.0
     vector = some_update(dim, 3, scale=3.0, dense=True)
     mean = method.message.compress(vector)

@@ -12,7 +12,8 @@ from fetchsgd.cli.output import console, say
 from fetchsgd.errors import UserError
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
 from fetchsgd.runs.budget import choose, parse_budget
-from fetchsgd.runs.settings import Config, merge, parse_assignments, resolve
+from fetchsgd.runs.older import going_on
+from fetchsgd.runs.settings import Config, merge, parse_assignments, parse_names, resolve
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulate.run import Run
 from fetchsgd.vector import FlatModel
@@ -52,11 +53,13 @@ def train(
     settings, one section each for the task, the method and so on.
     """
     given, assignments = _given(what, method), settings or []
+    if resume and out is None:
+        raise UserError("--resume needs --out: which run is to go on?")
+    if resume and out is not None:
+        given = going_on(merge(given, parse_names(assignments)), out)
     config = resolve(given, assignments)
     if budget is not None:
         config = _within(budget, config, given, assignments)
-    if resume and out is None:
-        raise UserError("--resume needs --out: which run is to go on?")
     run = Run(config)
     folder = out or _fresh_folder(config)
     _introduce(run, folder)

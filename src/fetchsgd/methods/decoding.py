@@ -56,7 +56,10 @@ class Decoder(Protocol):
         ...
 
     def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
-        """The estimate, and what has been learned; `sketch` has the hash of the round."""
+        """The estimate, and what has been learned; `sketch` has the hash of the round.
+
+        `state` is the server's. What comes back is only what is the decoder's own.
+        """
         ...
 
 
@@ -73,12 +76,17 @@ class Unbiased:
     def init(self, dim: int, device: torch.device) -> State:  # noqa: ARG002
         return {}
 
-    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
+    def decode(
+        self,
+        sketch: CountSketch,
+        table: Table,
+        state: State,  # noqa: ARG002
+    ) -> tuple[Vector, State]:
         estimate = sketch.estimate(table)
         if sketch.rows == 1:
-            return estimate * min(1.0, self.limit / math.sqrt(sketch.dim / sketch.cols)), state
+            return estimate * min(1.0, self.limit / math.sqrt(sketch.dim / sketch.cols)), {}
         length = estimate.norm() / table.square().sum(1).mean().sqrt().clamp(min=LEAST)
-        return estimate * (self.limit / length.clamp(min=LEAST)).clamp(max=1.0), state
+        return estimate * (self.limit / length.clamp(min=LEAST)).clamp(max=1.0), {}
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,8 @@ class MeanShares:
         """By what the others of a cell make up, in a sample of cells."""
         top = variance.amax().log()
         places = (variance.log() - top).add_(SPAN).mul_((BINS - 1) / SPAN).clamp_(0, BINS - 1)
+        # A run that has diverged is NaN: it must show in the loss, not fail here as an index.
+        places.nan_to_num_(0.0)
         levels = torch.linspace(-SPAN, 0, BINS, device=variance.device) + top
         every = max(cells.numel() // SAMPLE, 1)
         others = cells.flatten()[::every] * max(1 - 1 / members, 0.0)

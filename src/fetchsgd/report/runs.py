@@ -14,7 +14,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.formatting import plural
-from fetchsgd.report.settings import Series, compared_settings, series_of
+from fetchsgd.report.settings import Series, compared_settings, method_of, series_of
 from fetchsgd.report.traffic import NOTHING_SENT, Traffic, final_traffic, traffic_so_far
 from fetchsgd.runs.files import (
     CONFIG,
@@ -58,7 +58,7 @@ class Run:
     name: str
     status: str  # one of STATUSES
     task: str
-    method: str
+    method: str  # as reports call it: FetchSGD's two forms are two methods
     metric: str | None  # None in folders of older versions before the first evaluation
     higher_is_better: bool
     value: float | None
@@ -201,7 +201,7 @@ def _ended(source: str, result: Fields, lines: list[Fields]) -> Run:
         name=result.text("name"),
         status=status,
         task=result.text("task"),
-        method=result.text("method"),
+        method=method_of(result.text("method"), result.table("config")),
         metric=metric,
         higher_is_better=result.flag("higher_is_better"),
         value=value,
@@ -232,7 +232,7 @@ def _unfinished(folder: Path, lines: list[Fields]) -> Run:
         name=folder.name,
         status=UNFINISHED,
         task=task,
-        method=method.text("name"),
+        method=method_of(method.text("name"), config.values),
         metric=metric,
         higher_is_better=higher_is_better,
         value=measured[-1] if measured else None,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fetchsgd.runs.older import FETCHSGD, as_meant
+
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
 # The same for how examples are split among clients, in tasks that split them.
@@ -17,8 +19,19 @@ _SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.
 _ERROR_SETTINGS = {"method.error": "vanilla", "method.recovery": "top_k"}
 # Names a quantiser of the user's own. Where it is ours, the setting is left out: bits say it all.
 QUANTISER, _OURS = "upload.quantiser", "bits"
+# FetchSGD's two forms are two methods to a report; this is the name of Algorithm 1 as it stands.
+PAPERS_FORM = "fetchsgd-paper"
+_FORM = "method.hash"
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
+    **dict.fromkeys(
+        ("method.decode", "method.noise_limit", "method.revisit", "method.revisit_rounds"),
+        (_FORM, "fresh"),
+    ),
+    **dict.fromkeys(
+        ("method.error_reset", "method.lr_position", "method.error", "method.recovery"),
+        (_FORM, "fixed"),
+    ),
     **dict.fromkeys(("download.step", "download.log"), ("download.grid", "steps")),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),
@@ -46,6 +59,12 @@ class Series(NamedTuple):
         return f"{self.method}-low-bit" if self.low_bit else self.method
 
 
+def method_of(name: str, config: Mapping[str, Any]) -> str:
+    """What a report calls a method of this name."""
+    options = as_meant(config).get("method", {})
+    return PAPERS_FORM if name == FETCHSGD and options.get("hash") == "fixed" else name
+
+
 def series_of(method: str, settings: Mapping[str, Any]) -> Series:
     plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
     return Series(method, low_bit=not plain or QUANTISER in settings)
@@ -57,7 +76,7 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Runs of older versions get the values that were implied then, and settings without effect are
     dropped.
     """
-    given = {key: value for key, value in _flat(config) if key not in _NOT_COMPARED}
+    given = {key: value for key, value in _flat(as_meant(config)) if key not in _NOT_COMPARED}
     implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
     if given.get(QUANTISER, _OURS) == _OURS:

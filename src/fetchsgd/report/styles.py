@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fetchsgd.report.settings import Series
+from fetchsgd.report.settings import PAPERS_FORM, Series
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ MATPLOTLIB_MARKERS = {
     "triangle": "^",
     "diamond": "D",
     "cross": "X",
+    "pentagon": "p",
     "down": "v",
     "plus": "P",
 }
@@ -58,6 +59,11 @@ _KNOWN = {
         *("FetchSGD", "circle"),
         Look("#0072B2", "#56B4E9", ()),
         Look("#0B3C6F", "#BCE1F8", (6, 2)),
+    ),
+    PAPERS_FORM: _Family(
+        *("FetchSGD (paper)", "pentagon"),
+        Look("#56B4E9", "#2F8FD0", (5, 2)),
+        Look("#2A7DAE", "#7FA8C4", (5, 2, 1, 2)),
     ),
     "local_topk": _Family(
         *("Local top-k", "square"),
@@ -84,8 +90,8 @@ _KNOWN = {
 _SPARE = (
     ("down", Look("#E69F00", "#E69F00", (4, 2)), Look("#8A5F00", "#FFDC94", (4, 2, 1, 2))),
     (
-        *("plus", Look("#56B4E9", "#8CCBF0", (9, 3, 2, 3, 2, 3))),
-        Look("#2A7DAE", "#D3ECFA", (9, 3, 1, 3, 1, 3, 1, 3)),
+        *("plus", Look("#7B5EA7", "#B49BDB", (9, 3, 2, 3, 2, 3))),
+        Look("#46307A", "#DCCFF2", (9, 3, 1, 3, 1, 3, 1, 3)),
     ),
 )
 

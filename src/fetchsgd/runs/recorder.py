@@ -21,6 +21,7 @@ from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tens
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.older import rewritten
 from fetchsgd.runs.settings import Config, changes
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import read_toml
@@ -91,12 +92,14 @@ class Beside(Protocol):
 
 def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
     """The folder of a run, with what its task measures. A run is resumed with its own settings."""
-    task = config.task
+    task, settings = config.task, config.settings
     if resume and (path / CONFIG).exists():
-        changed = changes(read_toml(path / CONFIG), config.settings)
+        written = read_toml(path / CONFIG)
+        changed = changes(written, settings)
         if changed:
             raise UserError(f"cannot resume {path}: {changed[0]}")
-    return RunFolder(path, config.settings, resume, task.metric, task.higher_is_better, task.name)
+        settings = rewritten(settings, written)
+    return RunFolder(path, settings, resume, task.metric, task.higher_is_better, task.name)
 
 
 def unless_diverged(result: Line, folder: Path) -> Line:

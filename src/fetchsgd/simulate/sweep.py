@@ -123,7 +123,8 @@ def _name(given: Settings, chosen: dict[str, Any]) -> str:
     parts = [METHOD.name_in(given)]
     for key, value in chosen.items():
         section, name = key.split(".")
-        if key == METHOD.setting:
+        # The paper's form is named as it was before there was another.
+        if key == METHOD.setting or (key, value) == ("method.hash", "fixed"):
             continue
         label = f"local_{name}" if section == "local" else name
         shown = f"{value:g}" if isinstance(value, float) else f"{value}"

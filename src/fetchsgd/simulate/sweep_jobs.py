@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ import torch
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import forget
-from fetchsgd.runs.settings import Made, changes, resolve
+from fetchsgd.runs.older import going_on
+from fetchsgd.runs.settings import Made, changes, merge, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
 from fetchsgd.simulate.run import Run
 from fetchsgd.simulate.sweep import Planned
@@ -88,6 +89,7 @@ def run_sweep(
 def _prepare(run: Planned, folder: Path, changed: Changed) -> Job | Outcome:
     config = folder / "config.toml"
     try:
+        run = _as_before(run, folder)
         differing = changes(read_toml(config), run.settings) if config.exists() else []
     except UserError as error:
         return Outcome(run.name, "failed", str(error))
@@ -99,6 +101,14 @@ def _prepare(run: Planned, folder: Path, changed: Changed) -> Job | Outcome:
     if not differing and (folder / "result.json").exists():
         return Outcome(run.name, "skipped")
     return Job(run, folder, again=bool(differing))
+
+
+def _as_before(run: Planned, folder: Path) -> Planned:
+    """With what a folder of an older version means, where the sweep leaves it open."""
+    given = going_on(run.given, folder)
+    if given is run.given:
+        return run
+    return replace(run, given=given, settings=merge(run.settings, {"method": given["method"]}))
 
 
 def _run_here(waiting: list[Job]) -> Iterator[Outcome]:

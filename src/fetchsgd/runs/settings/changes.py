@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fetchsgd.runs.older import as_meant
 from fetchsgd.runs.settings.layers import known_settings, merge
 from fetchsgd.runs.settings.parts import PARTS
 from fetchsgd.runs.toml_files import Settings
@@ -12,11 +13,11 @@ MAY_DIFFER = {("train", "device")}  # results do not depend on it, but for round
 def changes(before: Settings, now: Settings) -> list[str]:
     """As `method.k was 20 and is now 10`, for every setting that differs; `now` is resolved.
 
-    A key that is not in `before` counts as its default: an older version did not know it, and None
-    is not written at all. An older version also wrote options that had no effect, such as the step
-    of a grid without steps; these do not count.
+    A key that is not in `before` counts as its default, or as what it meant then (older.py): an
+    older version did not know it, and None is not written at all. An older version also wrote
+    options that had no effect, such as the step of a grid without steps; these do not count.
     """
-    before, defaults, found = merge(before), known_settings(now), []
+    before, defaults, found = merge(as_meant(before)), known_settings(now), []
     for part in PARTS:
         defaults[part.section][part.key] = part.default
     for section, values in now.items():
