@@ -29,7 +29,10 @@ def simulated(grid, out):
 CASES = [
     ("fetchsgd", {}),
     ("fetchsgd", {"upload__bits": 2, "download__grid": "steps"}),
-    ("fetchsgd", {"upload__bits": 16, "train__averaging": "examples"}),
+    ("fetchsgd", {"upload__bits": 16, "train__averaging": "examples", "method__hash": "fixed"}),
+    ("fetchsgd", {"method__decode": "unbiased", "settings": "rows=3"}),
+    ("fetchsgd", {"upload__quantiser": "shared_step", "settings": "density=1.0"}),
+    ("true_topk", {"upload__quantiser": "shared_step", "settings": "density=0.5 revisit=2.0"}),
     ("fetchsgd", {"settings": "local.epochs=2 download.log=2", "download__grid": "steps"}),
     ("uncompressed", {"upload__bits": 8, "download__grid": "float16"}),
     ("fedavg", {"settings": "local.epochs=2"}),

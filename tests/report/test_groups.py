@@ -7,7 +7,7 @@ import pytest
 from fetchsgd.report import find_runs
 from fetchsgd.report.groups import distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
-from fetchsgd.report.settings import Series
+from fetchsgd.report.settings import PAPERS_FORM, Series
 from fetchsgd.report.styles import series_styles
 from fetchsgd.report.traffic import COUNTS, KINDS
 
@@ -115,7 +115,7 @@ def test_details_show_what_distinguishes_runs_and_leave_out_what_is_the_same(mak
 
 
 def test_runs_from_before_there_were_windows_count_as_runs_without_one(make_run, tmp_path):
-    old = {"k": 5, "error_reset": "zero"}
+    old = {"k": 5, "error_reset": "zero", "hash": "fixed"}
     new = old | {"error": "vanilla", "recovery": "top_k", "window": 0, "window_form": "overlapping"}
     make_run("old", options=old, seed=0)
     make_run("new", options=new | {"window_eps": 0.5, "tau": 0.0}, seed=1)
@@ -123,7 +123,7 @@ def test_runs_from_before_there_were_windows_count_as_runs_without_one(make_run,
     assert len(group.runs) == 2
     make_run("windowed", options=new | {"error": "window", "window": 4})
     task = only_task(tmp_path)
-    assert {"method.error", "method.k"} & distinguishing_settings(task.runs, "fetchsgd") == {
+    assert {"method.error", "method.k"} & distinguishing_settings(task.runs, PAPERS_FORM) == {
         "method.error"
     }
     assert len(task.groups) == 2
@@ -219,7 +219,16 @@ def test_a_diverged_run_with_the_best_numbers_is_not_on_the_frontier(make_run, t
 
 
 def test_no_two_series_look_the_same():
-    methods = ("fetchsgd", "local_topk", "fedavg", "true_topk", "uncompressed", "new", "newer")
+    methods = (
+        "fetchsgd",
+        PAPERS_FORM,
+        "local_topk",
+        "fedavg",
+        "true_topk",
+        "uncompressed",
+        "new",
+        "newer",
+    )
     both = [Series(method, low_bit) for method in methods for low_bit in (False, True)]
     styles = series_styles(both)
     assert list(styles)[:2] == [PLAIN, LOW_BIT]

@@ -107,7 +107,7 @@ def test_the_page_has_every_run_in_data_and_table(page):
 def test_settings_that_all_runs_share_are_listed_once(page):
     shared = re.search(r"Settings that do not differ</summary><dl>(.*?)</dl>", page).group(1)
     assert shared.startswith("<dt>All runs</dt><dd>task.clients=1000, train.clients_per_round=10")
-    assert "<dt>FetchSGD</dt><dd>rows=5</dd>" in shared
+    assert "<dt>FetchSGD</dt><dd>hash=fresh, rows=5</dd>" in shared
     assert not re.search(r"\bk=|\bcols=", shared)
 
 

@@ -44,6 +44,8 @@ PAPERS = {
     "lr_position": "inside",
     "recovery": "top_k",
 }
+# The same for those of fresh hashes.
+FRESH = {"decode": "auto", "noise_limit": 2.5, "revisit": 1.0, "revisit_rounds": 100}
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,14 @@ class FetchSGD:
                     "one row of as many cells says more than several"
                 )
             require_range("noise_limit", self.noise_limit, 1, 1e6)
+            _ = self.in_vectors  # which checks the rest
             return
-        if self.decode == "prior" or self.revisit != 1:
-            name = "decode = 'prior'" if self.decode == "prior" else "revisit"
-            raise ValueError(
-                f"method.{name} needs method.hash = 'fresh': with one hash for the whole run, "
-                "momentum and error are carried inside the sketch"
-            )
+        for name, usual in FRESH.items():
+            if (given := getattr(self, name)) != usual:
+                raise ValueError(
+                    f"method.{name} = {given!r} needs method.hash = 'fresh': with one hash for the "
+                    "whole run, momentum and error are carried inside the sketch"
+                )
 
     @property
     def is_fresh(self) -> bool:

@@ -66,7 +66,7 @@ class StepRows:
     def sizes(self) -> Float64[Tensor, " n"]:
         """The mean magnitude of each row's numbers."""
         count = max(self.levels.shape[1], 1)
-        return self.steps.double() * (self.levels.abs().sum(1, dtype=torch.int64) / count)
+        return self.steps.double() * (self.levels.abs().sum(1, dtype=torch.int64).double() / count)
 
     def section_bytes(self) -> Float64[Tensor, " n"]:
         """The size of each row's section of a message, predicted without waiting for the device."""
