@@ -9,7 +9,6 @@ import struct
 import zlib
 from itertools import pairwise
 
-
 KINDS = ["dense", "sketch", "sparse", "model", "permuted"]
 
 

@@ -118,7 +118,7 @@ class Permutation:
         return replace(self, signed=False, rows=1, first_row=row)
 
 
-def mix(x: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+def mix(x: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
     """MurmurHash3's finaliser: every bit of x reaches every bit of the result."""
     x = x & MASK
     x = ((x ^ x >> 16) * FIRST) & MASK
@@ -126,7 +126,7 @@ def mix(x: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
     return x ^ x >> 16
 
 
-def half_mix(x: Int64[Tensor, "..."], key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+def half_mix(x: Int64[Tensor, ...], key: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
     """A number whose high bits depend on all of x and of the key."""
     z = (x * GOLDEN + key) & MASK
     return ((z ^ z >> 16) * FIRST) & MASK
