@@ -217,5 +217,5 @@ def test_a_new_key_costs_microseconds():
     assert (fresh.dim, fresh.rows, fresh.cols, fresh.seed) == (10**11, 5, 10**9, 12)
     at = torch.tensor([0, 10**11 - 1])
     cells, signs = locate(fresh._hash, at, 4)
-    assert ((0 <= cells) & (cells < 10**9)).all()
+    assert ((cells >= 0) & (cells < 10**9)).all()
     assert np.abs(signs.numpy()).tolist() == [1, 1]

@@ -233,6 +233,8 @@ def _caches(program):
 def test_mistakes_get_a_sentence():
     with pytest.raises(ValueError, match="block=12 is not a power of two.*use block=8 or block=No"):
         CountSketch(100, 1, 50, block=12, hash="permutation")
+    with pytest.raises(ValueError, match="are 2000000000 groups, more than 2.30; use more cols"):
+        CountSketch(10**9, 2, 1, hash="permutation")
     with pytest.raises(ValueError, match="hash='md5' is not one of blocks, permutation"):
         CountSketch(100, 1, 50, hash="md5")
     with pytest.raises(ValueError, match="row must be from 0 to 1, got 2"):

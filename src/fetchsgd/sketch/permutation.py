@@ -23,6 +23,7 @@ MASK = (1 << 32) - 1
 GOLDEN, FIRST, SECOND = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
 # One word gives the signs of this many coordinates.
 SIGNS = 32
+# Groups of all rows together have numbers of 32 bits, with room for a sign.
 MAX_GROUPS = 1 << 30
 
 

@@ -16,15 +16,13 @@ from fetchsgd.sketch.permutation import Permutation
 CPU = torch.device("cpu")
 # dim, rows, cols, block: cut blocks, cells that are not used, a cell for each, one column
 SHAPES = [
-    (700, 5, 130, 16),
-    (1500, 1, 300, 64),
-    (1203, 4, 150, 32),
-    (2900, 3, 600, 256),
-    (900, 1, 101, 1),
-    (600, 2, 37, 2),
+    (400, 3, 130, 16),
+    (700, 1, 150, 64),
+    (1100, 2, 300, 256),
+    (200, 1, 37, 1),
+    (150, 2, 37, 2),
     (50, 2, 100, 64),
-    (100, 1, 100, 8),
-    (300, 1, 9, 8),
+    (60, 1, 9, 8),
 ]
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
@@ -43,7 +41,7 @@ def normal(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 3])
 def test_tables_are_those_of_the_reference(pair, count):
     ours, reference = pair
     x = normal(count, ours.hash.dim)
@@ -71,7 +69,7 @@ def test_all_that_reads_a_table(pair):
     assert torch.equal(ours.estimate(table), reference.estimate(table))
     picks = torch.arange(0, dim, 7)
     assert torch.equal(ours.query(table, picks), reference.query(table, picks))
-    for k in (0, 1, dim // 3, dim):
+    for k in (0, 1, dim // 3):
         for got, expected in zip(ours.top_k(table, k), reference.top_k(table, k), strict=True):
             assert torch.equal(got, expected)
     for threshold in (0.0, 1.0):
@@ -95,7 +93,7 @@ def test_ties_and_sparse_input(pair):
 
 @pytest.mark.parametrize("longest", [0, cuda.SORTED_CELLS], ids=["selected", "sorted"])
 @pytest.mark.parametrize("levels", [1, 3, 1000])
-@pytest.mark.parametrize("shape", [(1500, 1, 300, 4), (299, 1, 300, 4), (1433, 1, 303, 4)])
+@pytest.mark.parametrize("shape", [(400, 1, 90, 4), (99, 1, 100, 4), (433, 1, 103, 4)])
 def test_the_threshold_of_one_row_is_that_of_all_estimates(shape, longest, levels, monkeypatch):
     monkeypatch.setattr(cuda, "SORTED_CELLS", longest)
     hash = Permutation(*shape, seed=0)

@@ -1,7 +1,7 @@
 """The sketch by permutation on a CPU: the loops of cpu_loops.py, on as many threads as torch uses.
 
-Each half of a cell's sum belongs to one task, which adds to it in order of coordinate, so results do
-not depend on the number of threads: they are those of the reference, to the last bit. Beside the
+Each half of a cell's sum belongs to one task, which adds to it in order of coordinate, so results
+do not depend on the number of threads: they are those of the reference, to the last bit. Beside the
 tables there is one row for each thread.
 """
 
@@ -19,14 +19,12 @@ from torch import Tensor
 from fetchsgd.sketch.kernels import selection
 from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS, trim
 from fetchsgd.sketch.kernels.cpu_loops import sum_of_squares
-from fetchsgd.sketch.kernels.permuted.cpu_loops import (
-    add_entries,
-    add_vector,
+from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
     collect_estimates,
-    mark_entries,
     query_entries,
     write_estimates,
 )
+from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
 from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import Permutation

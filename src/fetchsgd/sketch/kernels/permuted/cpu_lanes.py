@@ -62,7 +62,9 @@ def median_flipped(typing, out, at, table, columns, flips, bits, rows, lanes):
         )
         runs = []
         for row in range(len(rows)):
-            of_row = [builder.load(_element(builder, a, INT64(row))) for a in (columns, flips, bits)]
+            of_row = [
+                builder.load(_element(builder, a, INT64(row))) for a in (columns, flips, bits)
+            ]
             column = builder.zext(of_row[0], INT64)
             run = _load(builder, _cell(builder, cells, row, column), lanes)
             run = _flipped(builder, run, of_row[1], lanes)

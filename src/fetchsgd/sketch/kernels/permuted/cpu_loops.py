@@ -10,15 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fetchsgd.sketch.kernels.cpu_lanes import lowest_bit, reached_lanes
-from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, median_flipped, prefetch
+from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, prefetch
 
 # Coordinates of a chunk, if blocks are not longer.
 CHUNK = 4096
 # How many blocks ahead cells are asked for.
 AHEAD = 16
-# Estimates that are compared with a threshold at once.
-GROUP = (0,) * 16
 ONE_LANE = (0,)
 WORD = np.uint32
 GOLDEN, FIRST, SECOND = WORD(0x9E3779B1), WORD(0x85EBCA6B), WORD(0xC2B2AE35)
@@ -44,13 +41,13 @@ def _high(a, b):
 
 @njit(inline="always")
 def _turn(x, by, size):
-    """x + by modulo size, both below it: the sum less size wraps to a huge number if too small."""
+    """X + by modulo size, both below it: the sum less size wraps to a huge number if too small."""
     moved = WORD(x + by)
     return WORD(min(moved, WORD(moved - size)))
 
 
 @njit(inline="always")
-def _words(numbers, group):
+def words_of(numbers, group):
     """The two words of a group, from which all else follows."""
     first = _mix(WORD(WORD(group) + numbers[6]))
     return first, _mix(WORD(first + numbers[7]))
@@ -107,7 +104,7 @@ def _add_to_group(out, vector, within, group, numbers, block, lanes, left, right
     head = min(-within % block, vector.size)
     if head > 0:  # a block that an earlier piece began
         _add_singly(out, vector[:head], within, group, numbers, block, left, right)
-    first, second = _words(numbers, group)
+    first, second = words_of(numbers, group)
     flip = WORD(first & numbers[4])
     step = max(CHUNK // block, 1)
     columns = np.empty(step, dtype=np.uint32)
@@ -164,15 +161,15 @@ def _add_blocks(out, vector, columns, words, shift, chosen, kept, flip, block, l
 def _add_singly(out, part, within, group, numbers, block, left, right):
     """Add a part of a block."""
     for n in range(part.size):
-        column, place, bits = _locate(within + n, group, numbers, block)
+        column, place, bits = locate_one(within + n, group, numbers, block)
         if left <= column < right:
             add_flipped(out, column * block + place, part, n, WORD(0), bits, ONE_LANE)
 
 
 @njit(nogil=True, cache=True)
-def _locate(within, group, numbers, block):
+def locate_one(within, group, numbers, block):
     """Column, place in it, and sign of a coordinate of a group."""
-    first, second = _words(numbers, group)
+    first, second = words_of(numbers, group)
     column = np.empty(1, dtype=np.uint32)
     place_blocks(column, WORD(within // block), first, second, numbers)
     word = np.empty(1, dtype=np.uint32)
@@ -187,7 +184,7 @@ def add_entries(out, indices, values, number, numbers, block):
     span = np.int64(numbers[0]) * block
     for n in range(indices.size):
         group = indices[n] // span
-        column, place, bits = _locate(indices[n] - group * span, number + group, numbers, block)
+        column, place, bits = locate_one(indices[n] - group * span, number + group, numbers, block)
         add_flipped(out, column * block + place, values, n, WORD(0), bits, ONE_LANE)
 
 
@@ -198,113 +195,5 @@ def mark_entries(marks, indices, values, number, numbers, block):
     for n in range(indices.size):
         if values[n] != 0:
             group = indices[n] // span
-            column, place, _ = _locate(indices[n] - group * span, number + group, numbers, block)
+            column, place, _ = locate_one(indices[n] - group * span, number + group, numbers, block)
             marks[column * block + place] = True
-
-
-@njit(nogil=True, cache=True)
-def query_entries(out, indices, table, number, groups, numbers, block):
-    """The estimates of single coordinates, by insertion sort over rows."""
-    span = np.int64(numbers[0]) * block
-    rows = table.shape[0]
-    ordered = np.empty(rows, dtype=np.float32)
-    half = np.float32(0.5)
-    for n in range(indices.size):
-        group = indices[n] // span
-        within = indices[n] - group * span
-        for row in range(rows):
-            column, place, bits = _locate(within, number + row * groups + group, numbers, block)
-            cell = table[row, column * block + place]
-            value = -cell if bits else cell
-            at = row
-            while at > 0 and ordered[at - 1] > value:
-                ordered[at] = ordered[at - 1]
-                at -= 1
-            ordered[at] = value
-        if rows % 2 == 1:
-            out[n] = ordered[rows // 2]
-        else:
-            out[n] = half * ordered[rows // 2 - 1] + half * ordered[rows // 2]
-
-
-@njit(nogil=True, cache=True)
-def write_estimates(out, start, table, number, groups, numbers, block, lanes, rows):
-    """The estimates of coordinates start, start + 1, ...; a block must begin there."""
-    span = np.int64(numbers[0]) * block
-    at = 0
-    while at < out.size:
-        group = (start + at) // span
-        within = (start + at) - group * span
-        size = min(span - within, out.size - at)
-        whole = size // block * block if len(rows) > 0 else 0
-        if whole > 0:
-            _estimate_blocks(
-                out[at : at + whole], within // block, table, number + group, groups, numbers,
-                block, lanes, rows,
-            )  # fmt: skip
-        if whole < size:
-            rest = np.arange(start + at + whole, start + at + size)
-            query_entries(out[at + whole : at + size], rest, table, number, groups, numbers, block)
-        at += size
-
-
-@njit(nogil=True, cache=True)
-def _estimate_blocks(out, t, table, group, groups, numbers, block, lanes, rows):
-    """The estimates of whole blocks t, t + 1, ... of a group."""
-    count = out.size // block
-    run = t * block // 32
-    runs = ((t + count) * block + 31) // 32 - run
-    shift = t * block - run * 32
-    columns = np.empty((len(rows), count), dtype=np.uint32)
-    words = np.empty((len(rows), runs), dtype=np.uint32)
-    flips = np.empty(len(rows), dtype=np.uint32)
-    for row in range(len(rows)):
-        first, second = _words(numbers, group + row * groups)
-        flips[row] = first & numbers[4]
-        place_blocks(columns[row], WORD(t), first, second, numbers)
-        draw_signs(words[row], WORD(run), second, numbers)
-    around = WORD(~np.uint32(len(lanes) - 1))
-    cells = np.empty(len(rows), dtype=np.uint32)
-    bits = np.empty(len(rows), dtype=np.uint32)
-    for n in range(count):
-        for i in range(0, block, len(lanes)):
-            bit = np.uint64(shift + n * block + i)
-            for row in range(len(rows)):
-                place = WORD(WORD(i) ^ WORD(flips[row] & around))
-                cells[row] = WORD(WORD(columns[row, n] * WORD(block)) + place)
-                bits[row] = WORD(words[row, bit >> np.uint64(5)] >> WORD(bit & np.uint64(31)))
-            median_flipped(out, np.uint64(n * block + i), table, cells, flips, bits, rows, lanes)
-
-
-@njit(nogil=True, cache=True)
-def collect_estimates(
-    indices, values, threshold, room_above, room_equal, table, start, stop,
-    number, groups, numbers, block, lanes, rows,
-):  # fmt: skip
-    """Keep the estimates of coordinates [start, stop) that reach the threshold, and count all."""
-    step = max(CHUNK, block)
-    # Whole groups; what lies behind the last estimate is not a number and reaches nothing.
-    window = np.empty(max(step, len(GROUP)), dtype=np.float32)
-    kept = above = equal = 0
-    for first in range(start, stop, step):
-        seen = min(step, stop - first)
-        window[seen:] = np.nan
-        write_estimates(
-            window[:seen], first, table, number, groups, numbers, block, lanes, rows
-        )
-        for group in range(0, seen, len(GROUP)):
-            reached = reached_lanes(window, group, threshold, GROUP)
-            while reached != 0:
-                i = group + lowest_bit(reached)
-                reached &= reached - 1
-                if abs(window[i]) > threshold:
-                    take = above < room_above
-                    above += 1
-                else:
-                    take = equal < room_equal
-                    equal += 1
-                if take:
-                    indices[kept] = first + i
-                    values[kept] = window[i]
-                    kept += 1
-    return kept, above, equal

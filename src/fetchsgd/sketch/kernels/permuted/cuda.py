@@ -18,6 +18,7 @@ from fetchsgd.sketch.kernels import selection
 from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
+from fetchsgd.sketch.kernels.permuted import entry_programs
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import SIGNS, Permutation
@@ -88,7 +89,7 @@ class PermutedTriton:
             cells = torch.empty(h.rows * len(indices), dtype=width, device=self.device)
             signed = torch.empty(h.rows * len(indices), dtype=torch.float32, device=self.device)
             launch(
-                programs.place_entries, (-(-len(indices) // ENTRIES), h.rows),
+                entry_programs.place_entries, (-(-len(indices) // ENTRIES), h.rows),
                 cells, signed, indices, values, len(indices), h.cols, *self.numbers,
                 BLOCK=h.block, SPAN=ENTRIES,
             )  # fmt: skip
@@ -107,7 +108,7 @@ class PermutedTriton:
         marks = torch.zeros(h.rows, h.cols, dtype=torch.bool, device=self.device)
         if len(indices):
             launch(
-                programs.mark_entries, (-(-len(indices) // ENTRIES), h.rows),
+                entry_programs.mark_entries, (-(-len(indices) // ENTRIES), h.rows),
                 marks.view(torch.uint8), indices, values, len(indices), h.cols, *self.numbers,
                 BLOCK=h.block, SPAN=ENTRIES,
             )  # fmt: skip
@@ -121,7 +122,7 @@ class PermutedTriton:
         out = torch.empty(len(indices), dtype=torch.float32, device=self.device)
         if len(indices):
             launch(
-                programs.query_entries, (-(-len(indices) // ENTRIES),),
+                entry_programs.query_entries, (-(-len(indices) // ENTRIES),),
                 out, indices, len(indices), table, h.cols, *self.numbers,
                 h.block, ENTRIES, h.rows, median_network(h.rows), *middle(h.rows),
             )  # fmt: skip
@@ -211,7 +212,7 @@ class PermutedTriton:
             largest, cells = magnitudes.topk(enough)
         loads = torch.empty(enough, dtype=torch.int32, device=self.device)
         launch(
-            programs.count_loads, (-(-enough // ENTRIES),),
+            entry_programs.count_loads, (-(-enough // ENTRIES),),
             loads, cells, enough, h.dim, *self.numbers, BLOCK=h.block, SPAN=ENTRIES,
         )  # fmt: skip
         reached = loads.cumsum(dim=0)

@@ -1,9 +1,8 @@
-"""The Triton programs of the sketch by permutation. Nothing is read but vectors and tables.
+"""The Triton programs that sum or walk over everything. Nothing is read but vectors and tables.
 
-Tensors have three axes: blocks, runs of coordinates that share a word of signs, and places in a
-run. What belongs to a block is computed once for it, and a thread holds VECTOR neighbours, so that
-arithmetic stays below the time that memory takes. Numbers are those of permutation.py, in uint32.
-Keys are arguments that nothing is compiled for.
+Tensors have four axes: vectors, blocks, runs of coordinates that share a word of signs, and places
+in a run. What belongs to a block is computed for each thread that holds some of it, and a thread
+holds VECTOR neighbours, so that arithmetic stays below the time that memory takes.
 """
 
 from __future__ import annotations
@@ -18,73 +17,14 @@ from fetchsgd.sketch.kernels.cuda_programs import (
     ranks_of_span,
     write_span,
 )
-
-# Arguments for whose values nothing is compiled.
-RUN_TIME = [
-    "width", "low_bits", "highs", "turns", "flips", "sign_mask", "first_group", "groups",
-    "k0", "k1", "k2", "k3",
-]  # fmt: skip
-
-
-@triton.jit
-def _mix(x):
-    x = (x ^ (x >> 16)) * 0x85EBCA6B
-    x = (x ^ (x >> 13)) * 0xC2B2AE35
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _half_mix(x, key):
-    z = x * 0x9E3779B1 + key
-    return (z ^ (z >> 16)) * 0x85EBCA6B
-
-
-@triton.jit
-def _turn(x, by, size):
-    """x + by modulo size, both below it: the sum less size wraps to a huge number if too small."""
-    moved = x + by
-    return tl.minimum(moved, moved - size)
-
-
-@triton.jit
-def _words(group, k0, k1):
-    """The two words of a group, from which all else follows."""
-    first = _mix(group.to(tl.uint32) + k0.to(tl.uint32, bitcast=True))
-    return first, _mix(first + k1.to(tl.uint32, bitcast=True))
-
-
-@triton.jit
-def _column_of(t, first, second, width, low_bits, highs, turns, k2, k3):
-    """The column of blocks where block t of a group goes."""
-    size, low_bits = width.to(tl.uint32), low_bits.to(tl.uint32)
-    highs, turns = highs.to(tl.uint32), turns.to(tl.uint32)
-    k2, k3 = k2.to(tl.uint32, bitcast=True), k3.to(tl.uint32, bitcast=True)
-    lows = (low_bits * 0 + 1) << low_bits
-    t = _turn(t, tl.umulhi(first, turns), size)
-    high = t >> low_bits
-    low = t & (lows - 1)
-    low = low ^ tl.umulhi(_half_mix(high, first ^ k2), lows)
-    high = _turn(high, tl.umulhi(_half_mix(low, second ^ k2), highs), highs)
-    low = low ^ tl.umulhi(_half_mix(high, first ^ k3), lows)
-    t = tl.where(t < highs * lows, (high << low_bits) | low, t)
-    return _turn(t, tl.umulhi(second, turns), size)
-
-
-@triton.jit
-def _block_at(column, first, second, width, low_bits, highs, turns, k2, k3):
-    """The block of a group that goes to a column: the same steps backwards."""
-    size, low_bits = width.to(tl.uint32), low_bits.to(tl.uint32)
-    highs, turns = highs.to(tl.uint32), turns.to(tl.uint32)
-    k2, k3 = k2.to(tl.uint32, bitcast=True), k3.to(tl.uint32, bitcast=True)
-    lows = (low_bits * 0 + 1) << low_bits
-    t = _turn(column, size - tl.umulhi(second, turns), size)
-    high = t >> low_bits
-    low = t & (lows - 1)
-    low = low ^ tl.umulhi(_half_mix(high, first ^ k3), lows)
-    high = _turn(high, highs - tl.umulhi(_half_mix(low, second ^ k2), highs), highs)
-    low = low ^ tl.umulhi(_half_mix(high, first ^ k2), lows)
-    t = tl.where(t < highs * lows, (high << low_bits) | low, t)
-    return _turn(t, size - tl.umulhi(first, turns), size)
+from fetchsgd.sketch.kernels.permuted.hash_programs import (
+    RUN_TIME,
+    block_at,
+    column_of,
+    mix,
+    negated,
+    words,
+)
 
 
 @triton.jit
@@ -142,18 +82,13 @@ def _sign_bits(
     mask = mask.to(tl.uint32, bitcast=True)
     within = tl.arange(0, P).to(tl.uint32) ^ (flip & (P - 1))
     if BLOCK < 32:
-        words = _mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
-        words = (words >> ((t * BLOCK) & 31))[None, :, None, None]
+        drawn = mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
+        drawn = (drawn >> ((t * BLOCK) & 31))[None, :, None, None]
     else:
         runs = ((place + tl.arange(0, W) * P).to(tl.uint32) ^ flip) >> 5
-        words = _mix((t[:, None] * (BLOCK // 32) + runs[None, :]) * 0x9E3779B1 + key) & mask
-        words = words[None, :, :, None]
-    return (words << (31 - within)[None, None, None, :]) & 0x80000000
-
-
-@triton.jit
-def _negated(values, bits):
-    return (values.to(tl.uint32, bitcast=True) ^ bits).to(tl.float32, bitcast=True)
+        drawn = mix((t[:, None] * (BLOCK // 32) + runs[None, :]) * 0x9E3779B1 + key) & mask
+        drawn = drawn[None, :, :, None]
+    return (drawn << (31 - within)[None, None, None, :]) & 0x80000000
 
 
 @triton.jit
@@ -164,16 +99,16 @@ def _of_group(
     N: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """What a group adds to the cells of a tile; where it is CUT, its coordinates [begin, end)."""
-    first, second = _words(first_group + row * groups + group, k0, k1)
+    first, second = words(first_group + row * groups + group, k0, k1)
     flip = first & flips.to(tl.uint32)
-    t = _block_at(column, first, second, width, low_bits, highs, turns, k2, k3)
+    t = block_at(column, first, second, width, low_bits, highs, turns, k2, k3)
     at = _flipped_at(t, place, flip, BLOCK, W, P, VECTOR)
     if CUT:
         inside = inside & (at >= begin) & (at < end)
     values = tl.load(vector + strides + at, mask=inside, other=0.0).to(tl.float32)
     values = _in_place(values, flip, N, T, W, P, VECTOR)
     key = second ^ k3.to(tl.uint32, bitcast=True)
-    return _negated(values, _sign_bits(t, place, flip, key, sign_mask, BLOCK, T, W, P))
+    return negated(values, _sign_bits(t, place, flip, key, sign_mask, BLOCK, T, W, P))
 
 
 @triton.jit(do_not_specialize=RUN_TIME)
@@ -211,7 +146,8 @@ def gather(
     last = groups - 1
     later += _of_group(
         vector + last * span, strides, inside, 0, (dim - last * span).to(tl.int32), last, row,
-        column, place, width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        column, place,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         True, BLOCK, N, T, W, P, VECTOR,
     )  # fmt: skip
     cells = start + tl.arange(0, T)[:, None, None] * BLOCK + tl.arange(0, W)[:, None] * P
@@ -277,15 +213,15 @@ def _estimates(
     there = (block < width)[None, :, None, None]
     values = ()
     for row in tl.static_range(ROWS):
-        first, second = _words(first_group + row * groups + group, k0, k1)
+        first, second = words(first_group + row * groups + group, k0, k1)
         flip = first & flips.to(tl.uint32)
-        column = _column_of(t, first, second, width, low_bits, highs, turns, k2, k3)
+        column = column_of(t, first, second, width, low_bits, highs, turns, k2, k3)
         at = _flipped_at(column, place, flip, BLOCK, W, P, VECTOR)
         cells = tl.load(table + row * cols + at, mask=there & (at < cols), other=0.0)
         cells = _in_place(cells, flip, 1, T, W, P, VECTOR)
         key = second ^ k3.to(tl.uint32, bitcast=True)
         bits = _sign_bits(t, place, flip * 0, key, sign_mask, BLOCK, T, W, P)
-        values = values + (_negated(cells, bits),)
+        values = values + (negated(cells, bits),)
     for step in tl.static_range(len(NETWORK)):
         values = exchange(values, NETWORK[step][0], NETWORK[step][1])
     if LOWER == UPPER:
@@ -376,109 +312,3 @@ def write_reached(
             indices, kept_values, size, above_before, equal_before, room,
             tl.load(threshold), at, inside, values,
         )  # fmt: skip
-
-
-@triton.jit
-def _entries(
-    coordinate, row,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Cells and signs, the latter in the highest bit, of single coordinates in a row."""
-    span = width.to(tl.int64) * BLOCK
-    group = coordinate // span
-    within = (coordinate - group * span).to(tl.uint32)
-    first, second = _words(first_group + row * groups + group.to(tl.int32), k0, k1)
-    t = within // BLOCK
-    column = _column_of(t, first, second, width, low_bits, highs, turns, k2, k3)
-    cell = column * BLOCK + ((within % BLOCK) ^ (first & flips.to(tl.uint32)))
-    key = second ^ k3.to(tl.uint32, bitcast=True)
-    word = _mix((within >> 5) * 0x9E3779B1 + key) & sign_mask.to(tl.uint32, bitcast=True)
-    return cell.to(tl.int32), (word << (31 - (within & 31))) & 0x80000000
-
-
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def query_entries(
-    out, indices, count, table, cols,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
-):  # fmt: skip
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = at < count
-    coordinate = tl.load(indices + at, mask=inside, other=0)
-    values = ()
-    for row in tl.static_range(ROWS):
-        cell, sign = _entries(
-            coordinate, row,
-            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            BLOCK,
-        )  # fmt: skip
-        values = values + (_negated(tl.load(table + row * cols + cell), sign),)
-    for step in tl.static_range(len(NETWORK)):
-        values = exchange(values, NETWORK[step][0], NETWORK[step][1])
-    if LOWER == UPPER:
-        middle = values[LOWER]
-    else:
-        middle = 0.5 * values[LOWER] + 0.5 * values[UPPER]
-    tl.store(out + at, middle, mask=inside)
-
-
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def place_entries(
-    cells, signed, indices, values, count, cols,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """The cell of each entry in each row, counted through all rows, and its signed value."""
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    row = tl.program_id(1)
-    inside = at < count
-    coordinate = tl.load(indices + at, mask=inside, other=0)
-    value = tl.load(values + at, mask=inside, other=0.0)
-    cell, sign = _entries(
-        coordinate, row,
-        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-        BLOCK,
-    )  # fmt: skip
-    to = row.to(tl.int64) * count + at
-    tl.store(cells + to, row.to(tl.int64) * cols + cell, mask=inside)
-    tl.store(signed + to, _negated(value, sign), mask=inside)
-
-
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def mark_entries(
-    marks, indices, values, count, cols,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """Write a one to each cell that holds a coordinate whose value is not zero."""
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    row = tl.program_id(1)
-    inside = at < count
-    coordinate = tl.load(indices + at, mask=inside, other=0)
-    marked = tl.load(values + at, mask=inside, other=0.0) != 0
-    cell, sign = _entries(
-        coordinate, row,
-        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-        BLOCK,
-    )  # fmt: skip
-    tl.store(marks + row.to(tl.int64) * cols + cell, marked.to(tl.uint8), mask=marked)
-
-
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def count_loads(
-    loads, cells, count, dim,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """How many coordinates the given cells of the first row hold: all groups' but the last's?"""
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = at < count
-    cell = tl.load(cells + at, mask=inside, other=0).to(tl.uint32)
-    last = groups - 1
-    first, second = _words(first_group + last, k0, k1)
-    t = _block_at(cell // BLOCK, first, second, width, low_bits, highs, turns, k2, k3)
-    within = t * BLOCK + ((cell % BLOCK) ^ (first & flips.to(tl.uint32)))
-    there = last.to(tl.int64) * width * BLOCK + within.to(tl.int64) < dim
-    tl.store(loads + at, last + there.to(tl.int32), mask=inside)
