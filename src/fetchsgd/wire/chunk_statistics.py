@@ -50,24 +50,44 @@ class Statistics:
         return (direct * of_symbol).sum(dim=1) + self.larger
 
 
+class Counter:
+    """Counts over vectors that come one after another, or many at once."""
+
+    def __init__(self, rows: int, count: int, device: torch.device) -> None:
+        self.device, self.rows = device, 0
+        self.chunks = torch.empty(rows, num_chunks(count), dtype=torch.uint8, device=device)
+        pages = num_pages(count)
+        self.values = torch.zeros(rows, pages, SYMBOLS, dtype=torch.int32, device=device)
+        self.larger = torch.zeros(rows, dtype=torch.int64, device=device)
+
+    def add(self, levels: Int[Tensor, "*n count"]) -> None:
+        levels = levels.view(-1, levels.shape[-1]) if levels.ndim == 1 else levels
+        here = slice(self.rows, self.rows + len(levels))
+        self.rows += len(levels)
+        out = self.chunks[here], self.values[here], self.larger[here]
+        if levels.is_cuda:
+            from fetchsgd.wire.chunk_cuda import count_rows
+
+            count_rows(levels, *out)
+            return
+        levels_, chunks, values, larger = (part.numpy() for part in (levels, *out))
+
+        def row(i: int) -> None:
+            larger[i] = count_levels(levels_[i], chunks[i], values[i])
+
+        list(run_in_order(row, range(len(levels)), levels.numel()))
+
+    def statistics(self) -> Statistics:
+        assert self.rows == len(self.chunks)
+        return from_chunks(self.chunks, self.values, self.larger)
+
+
 def chunk_statistics(levels: Int[Tensor, "n count"]) -> Statistics:
     """Of the levels of n clients, a row each: int8, int16, int32, or int64 on a CPU."""
-    (rows, count), device = levels.shape, levels.device
-    chunks = torch.empty(rows, num_chunks(count), dtype=torch.uint8, device=device)
-    values = torch.zeros(rows, num_pages(count), SYMBOLS, dtype=torch.int32, device=device)
-    larger = torch.zeros(rows, dtype=torch.int64, device=device)
-    if levels.is_cuda:
-        from fetchsgd.wire.chunk_cuda import count_rows
-
-        count_rows(levels, chunks, values, larger)
-    else:
-        arrays = levels.numpy(), chunks.numpy(), values.numpy()
-
-        def row(i: int) -> int:
-            return int(count_levels(*(array[i] for array in arrays)))
-
-        larger.copy_(torch.tensor(list(run_in_order(row, range(rows), levels.numel()))))
-    return from_chunks(chunks, values, larger)
+    rows, count = levels.shape
+    counter = Counter(rows, count, levels.device)
+    counter.add(levels)
+    return counter.statistics()
 
 
 def from_chunks(
