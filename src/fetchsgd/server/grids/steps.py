@@ -16,7 +16,7 @@ from torch import Tensor
 from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.server.grids.step_log import StepLog
-from fetchsgd.server.grids.walk import clients_of, missed_statistics
+from fetchsgd.server.grids.walk import missed_statistics
 from fetchsgd.vector import SparseVector
 from fetchsgd.wire import Integers, SparseUpdate
 from fetchsgd.wire.chunk_sizes import update_bytes
@@ -146,8 +146,8 @@ class StepDownloads:
     def __init__(self, dim: int, length: int) -> None:
         self.log = StepLog(dim, length)
         self.fetched: list[Float64[Tensor, ""]] = []
-        # Of the last rounds: statistics, and how many clients have each.
-        self.counted: list[tuple[Statistics, list[int]]] = []
+        # Of the last rounds: statistics, and for how many clients each row stands.
+        self.counted: list[tuple[Statistics, list[float]]] = []
 
     def update(self, sent: Delivered, version: int) -> None:
         assert sent.steps is not None
@@ -165,8 +165,8 @@ class StepDownloads:
         missed: Int64[Tensor, " n"],  # noqa: ARG002
         place: GridWeights,
     ) -> None:
-        versions, found = missed_statistics(self.log, held, place.steps)
-        self.counted.append((found, clients_of(versions, held)))
+        clients, found = missed_statistics(self.log, held, place.steps)
+        self.counted.append((found, clients))
         if sum(found.values.numel() for found, _ in self.counted) > MOST_COUNTED:
             self._add_sizes()
 
