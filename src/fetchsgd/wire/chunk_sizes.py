@@ -35,8 +35,9 @@ from fetchsgd.wire.sizes import (
 # Where fewer than one coordinate in so many changes, gaps are as good, and take less memory.
 SPARSEST = 4096
 GROUPS = [(a, b) for b in range(1, CLASSES + 1) for a in range(b)]
-# Fine tables pay where there is much to code, short ones where there is little.
-PRECISIONS = (8, 11, 14)
+# Fine tables pay where there is much to code, short ones where there is little: the precision is
+# the first number plus the third for every bound of nonzeros that is reached.
+PRECISION_FROM = 8, (6_000, 150_000), 3
 # By how many tables kinds of pages may be told apart.
 TABLES = (1, 2, 4, 8)
 # Precision, groups, and the number of tables of values.
@@ -55,7 +56,7 @@ def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
     ranks = found.counts.double().sum(dim=1) @ _rank_bits(device) / 8
     extra = found.values.sum(dim=1).double() @ _extra_bits(device) / 8
     groups, shared = _with_tables(found)
-    tables = (_best(groups) + shared.amin(dim=2)).amin(dim=0)
+    tables = _best(groups) + shared.amin(dim=1)
     coded = HEAD_BYTES + tables + ranks + extra
     nonzeros = found.nonzeros.double()
     total = nonzeros.sum(dim=1)
@@ -95,12 +96,9 @@ def best_code(found: Statistics) -> ChunkCode | None:
     if not bool(found.values.any()):
         return None
     groups, shared = _with_tables(found)
-    best = []
-    for i, precision in enumerate(PRECISIONS):
-        size, starts = _best_starts(groups[i, 0].tolist())
-        for tables, more in zip(TABLES, shared[i, 0].tolist(), strict=False):
-            best.append((size + more, precision, tables, starts))
-    _, precision, tables, starts = min(best)
+    precision = int(_precision(found)[0])
+    _, starts = _best_starts(groups[0].tolist())
+    tables = TABLES[int(shared[0].argmin())]
     counts = found.counts[0].cpu().numpy()
     merged = [counts[a:b].sum(axis=0) for a, b in zip(starts, [*starts[1:], CLASSES], strict=True)]
     of_class = np.cumsum([int(i in starts[1:]) for i in range(CLASSES)])
@@ -119,33 +117,37 @@ def best_code(found: Statistics) -> ChunkCode | None:
     return ChunkCode(precision, of_class, of_counts, of_values, pages.numpy().astype(np.uint8))
 
 
+def _precision(found: Statistics) -> Int64[Tensor, " n"]:
+    least, bounds, more = PRECISION_FROM
+    total = found.nonzeros.sum(dim=1)
+    reached = torch.stack([total >= bound for bound in bounds]).sum(dim=0)
+    return least + more * reached
+
+
 def _with_tables(
     found: Statistics,
-) -> tuple[Float64[Tensor, "precisions n groups"], Float64[Tensor, "precisions n ways"]]:
-    """Bytes with tables of each precision: counts of each group, values in each way to share."""
+) -> tuple[Float64[Tensor, "n groups"], Float64[Tensor, "n ways"]]:
+    """Bytes with tables: counts of each group, and all values in each way to share."""
     counts, values = _trimmed(found.counts).double(), _trimmed(found.values).double()
+    total = (2.0 ** _precision(found))[:, None, None]
+
+    def size(symbols: Float64[Tensor, "n tables symbols"]) -> Float64[Tensor, "n tables"]:
+        table, bits = with_symbol_table(symbols, total)
+        return table + bits / 8
+
     starts, ends = _edges(counts.device)
     sums = torch.nn.functional.pad(counts.cumsum(dim=1), (0, 0, 1, 0))
-    groups = _bytes_of(sums[:, ends] - sums[:, starts]).clamp(min=LEAST_TABLE)
+    groups = size(sums[:, ends] - sums[:, starts]).clamp(min=LEAST_TABLE)
     rows, pages, _ = values.shape
     if pages == 1:
-        return groups, _bytes_of(values)
+        return groups, size(values)
     kinds = _by_kind(values)
     ways = [kinds.view(rows, n, MOST_TABLES // n, -1).sum(dim=2) for n in TABLES]
-    sizes = torch.split(_bytes_of(torch.cat(ways, dim=1)), list(TABLES), dim=2)
+    sizes = torch.split(size(torch.cat(ways, dim=1)), list(TABLES), dim=1)
     # Where there are several, each page says which it has.
-    shared = [
-        size.sum(dim=2) + (pages if n > 1 else 0) for n, size in zip(TABLES, sizes, strict=True)
-    ]
-    return groups, torch.stack(shared, dim=2)
-
-
-def _bytes_of(
-    counts: Float64[Tensor, "n tables symbols"],
-) -> Float64[Tensor, "precisions n tables"]:
-    """Symbols with a table for each row, tables included; 0 for a row of zeros."""
-    table, bits = with_symbol_table(counts, _totals(counts.device))
-    return table + bits / 8
+    said = [pages if n > 1 else 0 for n in TABLES]
+    shared = [part.sum(dim=1) + more for part, more in zip(sizes, said, strict=True)]
+    return groups, torch.stack(shared, dim=1)
 
 
 def _trimmed(counts: Int64[Tensor, "n rows symbols"]) -> Int64[Tensor, "n rows used"]:
@@ -174,7 +176,7 @@ def _kinds(values: Float64[Tensor, "n pages symbols"]) -> Int64[Tensor, "n pages
     return ((size - least) / width).long().clamp(0, MOST_TABLES - 1)
 
 
-def _best(costs: Float64[Tensor, "*n groups"]) -> Float64[Tensor, "*n"]:
+def _best(costs: Float64[Tensor, "n groups"]) -> Float64[Tensor, " n"]:
     """The least sum of costs of groups that cover all classes."""
     best = torch.zeros_like(costs[..., :1])
     for b in range(1, CLASSES + 1):
@@ -198,13 +200,6 @@ def _edges(device: torch.device) -> tuple[Tensor, Tensor]:
     """First class of each group, and one past its last."""
     starts, ends = torch.tensor(GROUPS).T.contiguous().to(device)
     return starts, ends
-
-
-@lru_cache
-def _totals(device: torch.device) -> Float64[Tensor, "precisions 1 1 1"]:
-    """What frequencies of each precision add up to."""
-    totals = torch.tensor([1 << precision for precision in PRECISIONS], dtype=torch.float64)
-    return totals.view(-1, 1, 1, 1).to(device)
 
 
 @lru_cache

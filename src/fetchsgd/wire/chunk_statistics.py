@@ -30,6 +30,15 @@ class Statistics:
     values: Int64[Tensor, "n pages 256"]  # symbols of the nonzeros
     nonzeros: Int64[Tensor, "n segments"]
 
+    @classmethod
+    def cat(cls, parts: list[Statistics]) -> Statistics:
+        """One after another."""
+        return cls(
+            torch.cat([part.counts for part in parts]),
+            torch.cat([part.values for part in parts]),
+            torch.cat([part.nonzeros for part in parts]),
+        )
+
 
 def chunk_statistics(levels: Int[Tensor, "n count"]) -> Statistics:
     """Of the levels of n clients, a row each: int8, int16, int32, or int64 on a CPU."""

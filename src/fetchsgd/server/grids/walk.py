@@ -1,4 +1,4 @@
-"""Sizes of what clients fetch: sums of the steps that they missed, for every client of a cohort.
+"""What the sizes of downloads follow from: the sums of steps that each client has missed.
 
 One walk back through the log serves all: add its updates up from the newest to the oldest, and each
 time that a client's version is reached, the sums so far are what that client fetches. What a size
@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int32, UInt8
+from jaxtyping import Int32, UInt8
 from torch import Tensor
 
 from fetchsgd.server.grids.step_log import Entry, Stage, StepLog
 from fetchsgd.server.grids.walk_loops import add_update
-from fetchsgd.wire.chunk_sizes import update_bytes
 from fetchsgd.wire.chunk_statistics import SYMBOLS, Statistics, from_chunks
 from fetchsgd.wire.chunks import num_chunks, num_pages
 
 
-def missed_bytes(
-    log: StepLog, held: list[int], steps: Int32[Tensor, " dim"]
-) -> Float64[Tensor, " n"]:
-    """The sections of a message for each client, from the version that it holds."""
-    versions, found = missed_statistics(log, held, steps)
+def clients_of(versions: list[int], held: list[int]) -> list[int]:
+    """How many clients fetch each row of `missed_statistics`."""
     row = {version: i for i, version in enumerate(versions)}
-    # Clients older than the log fetch what those without a version do: the last row.
-    rows = torch.tensor([row.get(version, len(versions) - 1) for version in held])
-    return update_bytes(found, log.dim)[rows.to(steps.device, non_blocking=True)]
+    found = [0] * len(versions)
+    for version in held:
+        # Clients older than the log fetch what those without a version do: the last row.
+        found[row.get(version, len(versions) - 1)] += 1
+    return found
 
 
 def missed_statistics(
