@@ -42,4 +42,6 @@ def _of_one(levels):
             pages = (levels == value).nonzero().squeeze(1) // PAGE
             symbol = symbol_on_the_page(value)
             values[:, symbol] += torch.bincount(pages, minlength=len(values))
-    return counts, values, torch.stack(nonzeros)
+    nonzeros = torch.stack(nonzeros)
+    larger = levels.abs()[(levels > 31) | (levels < -32)].sum()
+    return counts.int(), values.int(), nonzeros.int(), larger

@@ -8,6 +8,7 @@ from wire.chunk_reference import statistics, symbol_on_the_page
 
 from fetchsgd.wire import chunk_statistics as module
 from fetchsgd.wire.chunk_loops import extra_bits, level_of, level_symbol
+from fetchsgd.wire.chunk_sizes import extra_bits_of, rank_bits, sparse_bytes
 from fetchsgd.wire.chunk_statistics import Statistics, chunk_statistics
 
 triton = pytest.importorskip("triton")
@@ -15,7 +16,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from fetchsgd.launch import launch  # noqa: E402
-from fetchsgd.wire import chunk_cuda, chunk_programs  # noqa: E402
+from fetchsgd.wire import chunk_cuda, chunk_programs, chunk_sizes_cuda  # noqa: E402
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
@@ -51,7 +52,7 @@ def test_symbols_and_extra_bits_make_the_value_again():
 
 
 def assert_same(a: Statistics, b: Statistics):
-    for name in ("counts", "values", "nonzeros"):
+    for name in ("counts", "values", "nonzeros", "larger"):
         assert torch.equal(getattr(a, name).cpu(), getattr(b, name).cpu()), name
 
 
@@ -74,7 +75,9 @@ def some_levels(count: int, dtype: torch.dtype) -> torch.Tensor:
 def test_the_loops_count_as_the_reference(count, dtype):
     levels = some_levels(count, dtype)
     expected = statistics(levels)
-    assert_same(chunk_statistics(levels), expected)
+    found = chunk_statistics(levels)
+    assert_same(found, expected)
+    assert torch.equal(found.magnitude, levels.long().abs().sum(dim=1))
     wide = torch.zeros(10, 2 * count, dtype=dtype)
     wide[::2, ::2] = levels
     assert_same(chunk_statistics(wide[::2, ::2]), expected)
@@ -82,17 +85,15 @@ def test_the_loops_count_as_the_reference(count, dtype):
 
 def on_a_gpu(levels: torch.Tensor) -> Statistics:
     """As chunk_statistics does on a GPU, wherever the levels are."""
-    rows, count = levels.shape
-    chunks = torch.empty(rows, module.num_chunks(count), dtype=torch.uint8, device=levels.device)
-    values = torch.zeros(
-        rows, module.num_pages(count), 256, dtype=torch.int32, device=levels.device
-    )
-    chunk_cuda.count_rows(levels, chunks, values)
-    spans = -(-count // 2**18)
-    counts = torch.zeros(rows, 9, 65, dtype=torch.int32, device=levels.device)
-    nonzeros = torch.zeros(rows, spans, dtype=torch.int32, device=levels.device)
+    (rows, count), device = levels.shape, levels.device
+    chunks = torch.empty(rows, module.num_chunks(count), dtype=torch.uint8, device=device)
+    values = torch.zeros(rows, module.num_pages(count), 256, dtype=torch.int32, device=device)
+    larger = torch.zeros(rows, dtype=torch.int64, device=device)
+    chunk_cuda.count_rows(levels, chunks, values, larger)
+    counts = torch.zeros(rows, 9, 65, dtype=torch.int32, device=device)
+    nonzeros = torch.zeros(rows, -(-count // 2**18), dtype=torch.int32, device=device)
     chunk_cuda.count_segments(chunks, counts, nonzeros)
-    return Statistics(counts.long(), values.long(), nonzeros.long())
+    return Statistics(counts, values, nonzeros, larger)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -114,3 +115,16 @@ def test_the_programs_count_as_the_loops(count, dtype, device):
 def test_statistics_on_the_gpu(dtype):
     levels = some_levels(2**18 + 700, dtype)
     assert_same(chunk_statistics(levels.cuda()), chunk_statistics(levels))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [1, 5000, 2**18 + 700])
+def test_sizes_by_programs_are_those_by_torch(count, device):
+    found = chunk_statistics(some_levels(count, torch.int32))
+    expected = sparse_bytes(found)
+    parts = (found.counts, found.values, found.nonzeros)
+    moved = Statistics(*(part.to(device) for part in parts))
+    sizes = chunk_sizes_cuda.sparse_bytes(
+        moved, rank_bits(torch.device(device)), extra_bits_of(torch.device(device))
+    )
+    assert torch.allclose(sizes.cpu(), expected, rtol=1e-4)

@@ -20,7 +20,6 @@ from fetchsgd.wire import (
 )
 from fetchsgd.wire.choices import choose
 from fetchsgd.wire.chunk_sizes import (
-    GROUPS,
     _best,
     _best_starts,
     _with_tables,
@@ -31,6 +30,7 @@ from fetchsgd.wire.chunk_statistics import chunk_statistics
 from fetchsgd.wire.chunks import ChunkCode, read_sparse, write_sparse
 from fetchsgd.wire.codec import parse, write
 from fetchsgd.wire.positions import CHUNKS
+from fetchsgd.wire.sharing import GROUPS
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

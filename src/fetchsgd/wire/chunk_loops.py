@@ -90,14 +90,22 @@ def count_values(indices, values, first, out):
 
 @njit(nogil=True, cache=True)
 def count_levels(levels, counts, symbols):
-    """Nonzeros of each chunk of a vector, and how often each symbol occurs in each page."""
+    """Nonzeros of each chunk of a vector, and how often each symbol occurs in each page.
+
+    Returns the sum of the magnitudes of values without symbols of their own.
+    """
+    larger = np.int64(0)
     for j in range(counts.size):
         n = 0
         for i in range(j * CHUNK, min((j + 1) * CHUNK, levels.size)):
             if levels[i] != 0:
                 n += 1
-                symbols[j // PAGE, level_symbol(np.int64(levels[i]))[0]] += 1
+                symbol, extra = level_symbol(np.int64(levels[i]))
+                symbols[j // PAGE, symbol] += 1
+                if extra:
+                    larger += abs(np.int64(levels[i]))
         counts[j] = n
+    return larger
 
 
 @njit(nogil=True, cache=True)

@@ -1,9 +1,8 @@
 """Sizes of sparse integers from the counts of their chunks, and the code that is smallest.
 
-Tables are shared where that pays: a table costs bytes, and few symbols do not earn one. Classes of
-chunks share one with their neighbours; the best groups are found by looking at all 45 that there
-are. Pages are ordered by how large their values are, into eight kinds, and kinds share a table by
-one, two, four or eight. The writer and the prediction do the same.
+Tables are shared where that pays: a table costs bytes, and few symbols do not earn one. Of the ways
+to share (sharing.py) the best is found by looking at all of them; the writer and the prediction do
+the same. On a GPU the prediction is a few programs (chunk_sizes_cuda.py).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import comb, log2
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.wire import positions
@@ -24,6 +23,14 @@ from fetchsgd.wire.chunk_statistics import SYMBOLS, Statistics
 from fetchsgd.wire.chunks import COUNTS, LEVELS, MOST_TABLES, ChunkCode
 from fetchsgd.wire.rans import PRECISION, TOTAL, normalise
 from fetchsgd.wire.segments import EXPANSION
+from fetchsgd.wire.sharing import (
+    GROUPS,
+    HEAD_BYTES,
+    LEAST_TABLE,
+    LEAST_WIDTH,
+    PRECISION_FROM,
+    TABLES,
+)
 from fetchsgd.wire.sizes import (
     LANE_BYTES,
     integer_bytes,
@@ -34,18 +41,6 @@ from fetchsgd.wire.sizes import (
 
 # Where fewer than one coordinate in so many changes, gaps are as good, and take less memory.
 SPARSEST = 4096
-GROUPS = [(a, b) for b in range(1, CLASSES + 1) for a in range(b)]
-# Fine tables pay where there is much to code, short ones where there is little: the precision is
-# the first number plus the third for every bound of nonzeros that is reached.
-PRECISION_FROM = 8, (6_000, 150_000), 3
-# By how many tables kinds of pages may be told apart.
-TABLES = (1, 2, 4, 8)
-# Precision, groups, and the number of tables of values.
-HEAD_BYTES = 3
-# A table that has nothing to say: one frequency.
-LEAST_TABLE = 2.0
-# Kinds of pages are at least an eighth of an octave wide.
-LEAST_WIDTH = 1 / 8
 
 
 def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
@@ -53,8 +48,12 @@ def sparse_bytes(found: Statistics) -> Float64[Tensor, " n"]:
     device = found.values.device
     if found.values.shape[1] == 0:
         return torch.zeros(len(found.values), dtype=torch.float64, device=device)
-    ranks = found.counts.double().sum(dim=1) @ _rank_bits(device) / 8
-    extra = found.values.sum(dim=1).double() @ _extra_bits(device) / 8
+    if found.values.is_cuda:
+        from fetchsgd.wire.chunk_sizes_cuda import sparse_bytes as fused
+
+        return fused(found, rank_bits(device), extra_bits_of(device))
+    ranks = found.counts.double().sum(dim=1) @ rank_bits(device) / 8
+    extra = found.values.sum(dim=1).double() @ extra_bits_of(device) / 8
     groups, shared = _with_tables(found)
     tables = _best(groups) + shared.amin(dim=1)
     coded = HEAD_BYTES + tables + ranks + extra
@@ -150,10 +149,8 @@ def _with_tables(
     return groups, torch.stack(shared, dim=1)
 
 
-def _trimmed(counts: Int64[Tensor, "n rows symbols"]) -> Int64[Tensor, "n rows used"]:
-    """Without the symbols at the end that nobody has; on a GPU one would have to wait for that."""
-    if counts.is_cuda:
-        return counts[:, :, :LEVELS]
+def _trimmed(counts: Int32[Tensor, "n rows symbols"]) -> Int32[Tensor, "n rows used"]:
+    """Without the symbols at the end that nobody has."""
     last = counts.flatten(0, 1).any(dim=0).nonzero()
     return counts[:, :, : int(last[-1]) + 1 if len(last) else 1]
 
@@ -203,7 +200,7 @@ def _edges(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
-def _rank_bits(device: torch.device) -> Float64[Tensor, " counts"]:
+def rank_bits(device: torch.device) -> Float64[Tensor, " counts"]:
     """Bits of the rank of a set of each size, in the mean."""
     bits = []
     for n in range(COUNTS):
@@ -217,7 +214,7 @@ def _rank_bits(device: torch.device) -> Float64[Tensor, " counts"]:
 
 
 @lru_cache
-def _extra_bits(device: torch.device) -> Float64[Tensor, " symbols"]:
+def extra_bits_of(device: torch.device) -> Float64[Tensor, " symbols"]:
     bits = [int(extra_bits(symbol)) for symbol in range(LEVELS)]
     return torch.tensor(bits + [0] * (SYMBOLS - LEVELS), dtype=torch.float64).to(device)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int, Int64, UInt8
+from jaxtyping import Int, Int32, Int64, UInt8
 from torch import Tensor
 
 from fetchsgd.threads import run_in_order
-from fetchsgd.wire.chunk_loops import CLASSES, count_classes, count_levels
+from fetchsgd.wire.chunk_loops import CLASSES, DIRECT, count_classes, count_levels
 from fetchsgd.wire.chunks import COUNTS, SPAN, num_chunks, num_pages
 
 SYMBOLS = 256  # symbols of values, and room
@@ -26,9 +26,11 @@ SEGMENT_CHUNKS = num_chunks(SPAN)
 class Statistics:
     """Of n vectors. Segments without nonzeros are not part of `counts`."""
 
-    counts: Int64[Tensor, "n classes counts"]  # chunks of a class with so many nonzeros
-    values: Int64[Tensor, "n pages 256"]  # symbols of the nonzeros
-    nonzeros: Int64[Tensor, "n segments"]
+    counts: Int32[Tensor, "n classes counts"]  # chunks of a class with so many nonzeros
+    values: Int32[Tensor, "n pages 256"]  # symbols of the nonzeros
+    nonzeros: Int32[Tensor, "n segments"]
+    # Sum of the magnitudes of values without symbols of their own; only of levels.
+    larger: Int64[Tensor, " n"] | None = None
 
     @classmethod
     def cat(cls, parts: list[Statistics]) -> Statistics:
@@ -39,26 +41,39 @@ class Statistics:
             torch.cat([part.nonzeros for part in parts]),
         )
 
+    @property
+    def magnitude(self) -> Int64[Tensor, " n"]:
+        """The sum of the magnitudes of all levels of each vector."""
+        assert self.larger is not None
+        direct = self.values[:, :, :DIRECT].sum(dim=1)
+        of_symbol = (torch.arange(DIRECT, device=direct.device) + 1) // 2
+        return (direct * of_symbol).sum(dim=1) + self.larger
+
 
 def chunk_statistics(levels: Int[Tensor, "n count"]) -> Statistics:
     """Of the levels of n clients, a row each: int8, int16, int32, or int64 on a CPU."""
-    rows, count = levels.shape
-    counts = torch.empty(rows, num_chunks(count), dtype=torch.uint8, device=levels.device)
-    pages = num_pages(count)
-    values = torch.zeros(rows, pages, SYMBOLS, dtype=torch.int32, device=levels.device)
+    (rows, count), device = levels.shape, levels.device
+    chunks = torch.empty(rows, num_chunks(count), dtype=torch.uint8, device=device)
+    values = torch.zeros(rows, num_pages(count), SYMBOLS, dtype=torch.int32, device=device)
+    larger = torch.zeros(rows, dtype=torch.int64, device=device)
     if levels.is_cuda:
         from fetchsgd.wire.chunk_cuda import count_rows
 
-        count_rows(levels, counts, values)
+        count_rows(levels, chunks, values, larger)
     else:
-        arrays = [part.numpy() for part in (levels, counts, values)]
-        tasks = zip(*arrays, strict=True)
-        list(run_in_order(lambda row: count_levels(*row), tasks, levels.numel()))
-    return from_chunks(counts, values.long())
+        arrays = levels.numpy(), chunks.numpy(), values.numpy()
+
+        def row(i: int) -> int:
+            return int(count_levels(*(array[i] for array in arrays)))
+
+        larger.copy_(torch.tensor(list(run_in_order(row, range(rows), levels.numel()))))
+    return from_chunks(chunks, values, larger)
 
 
 def from_chunks(
-    chunks: UInt8[Tensor, "n chunks"], values: Int64[Tensor, "n pages 256"]
+    chunks: UInt8[Tensor, "n chunks"],
+    values: Int32[Tensor, "n pages 256"],
+    larger: Int64[Tensor, " n"] | None = None,
 ) -> Statistics:
     """From the nonzeros of each chunk."""
     rows, length = chunks.shape
@@ -75,4 +90,4 @@ def from_chunks(
             count_classes(chunks[i].numpy(), SEGMENT_CHUNKS, counts[i].numpy(), nonzeros[i].numpy())
 
         list(run_in_order(row, range(rows), chunks.numel()))
-    return Statistics(counts.long(), values, nonzeros.long())
+    return Statistics(counts, values, nonzeros, larger)

@@ -91,7 +91,7 @@ def sparse_statistics(
     """Of one vector, from its nonzeros."""
     chunks = np.zeros((1, num_chunks(count)), dtype=np.uint8)
     count_chunks(array_of(indices), 0, chunks[0])
-    symbols = np.zeros((1, num_pages(count), SYMBOLS), dtype=np.int64)
+    symbols = np.zeros((1, num_pages(count), SYMBOLS), dtype=np.int32)
     count_values(array_of(indices), array_of(nonzeros), 0, symbols[0])
     return from_chunks(torch.from_numpy(chunks), torch.from_numpy(symbols))
 
