@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 LENGTH, STRETCHES, WORDS, WIDTH, LAYERS = 48, 4, 4096, 192, 4
 PRESET = {
     "train": {"epochs": 4.0, "clients_per_round": 8},
-    "schedule": {"kind": "constant", "peak": 0.3},
+    "schedule": {"kind": "constant", "peak": 0.02},
 }
 
 

@@ -71,18 +71,17 @@ def record(task: str, sets: Sequence[str], rounds: Sequence[int], clients: int, 
     np.savez_compressed(out, **kept)
 
 
-def load(files: Sequence[Path]) -> Recorded:
+def load(file: Path) -> Recorded:
     found: Recorded = defaultdict(lambda: defaultdict(dict))
-    for file in files:
-        with np.load(file) as arrays:
-            for name in arrays.files:
-                if name.endswith("_rms"):
-                    continue
-                task, round, client = name.rsplit("_", 2)
-                vector = torch.from_numpy(arrays[name]).float()
-                if f"{name}_rms" in arrays.files:
-                    vector *= float(arrays[f"{name}_rms"])
-                found[task][int(round)][int(client)] = vector
+    with np.load(file) as arrays:
+        for name in arrays.files:
+            if name.endswith("_rms"):
+                continue
+            task, round, client = name.rsplit("_", 2)
+            vector = torch.from_numpy(arrays[name]).float()
+            if f"{name}_rms" in arrays.files:
+                vector *= float(arrays[f"{name}_rms"])
+            found[task][int(round)][int(client)] = vector
     return found
 
 
@@ -145,6 +144,23 @@ def _equal_steps(cells: Tensor, clients: Tensor, tau: float, size: float) -> Ste
     return rounded(high)
 
 
+def measure_all(recorded: Recorded) -> tuple[list[Row], list[Row]]:
+    """One client of each round on its own, and all clients of a round together."""
+    rows, cohorts = [], []
+    for task, by_round in recorded.items():
+        for round, vectors in sorted(by_round.items()):
+            client, vector = next(iter(vectors.items()))
+            where = {"task": task, "round": round, "count": len(vector)}
+            # A rotation makes all vectors alike: one of each task shows it.
+            with_eden = round == max(by_round) and len(vector) <= LONG
+            rows += [{**where, **row} for row in measure(vector, client, with_eden)]
+            if len(vectors) > 1 and len(vector) <= LONG:
+                where["clients"] = len(vectors)
+                found = [row for tau in (2, 8, 32) for row in measure_cohort(vectors, tau)]
+                cohorts += [{**where, **row} for row in found]
+    return rows, cohorts
+
+
 def table(rows: list[Row]) -> str:
     """Errors by quantiser, with the least that normal numbers allow at the same bits."""
     lines = ["task       round  quantiser   setting   bits     error    unbiased, normal"]
@@ -184,17 +200,10 @@ def main() -> None:
     if not given.gradients:
         parser.error("--gradients names files of gradients; --record writes one")
     rows, cohorts = [], []
-    for task, by_round in load(given.gradients).items():
-        for round, vectors in sorted(by_round.items()):
-            where = {"task": task, "round": round, "count": len(next(iter(vectors.values())))}
-            client, vector = next(iter(vectors.items()))
-            # A rotation makes all vectors alike: one of each task shows it.
-            with_eden = round == max(by_round)
-            rows += [{**where, **row} for row in measure(vector, client, with_eden)]
-            if len(vectors) > 1 and where["count"] <= LONG:
-                where["clients"] = len(vectors)
-                found = [row for tau in (2, 8, 32) for row in measure_cohort(vectors, tau)]
-                cohorts += [{**where, **row} for row in found]
+    for file in given.gradients:
+        more, more_cohorts = measure_all(load(file))
+        rows += more
+        cohorts += more_cohorts
     print(table(rows), cohort_table(cohorts), sep="\n\n")
     if given.out:
         about = environment("cpu")

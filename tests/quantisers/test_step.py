@@ -6,33 +6,19 @@ import numpy as np
 import pytest
 import torch
 from awkward import awkward, normal
+from rows_to_send import KINDS, numbers
 from waiting import nothing_waits
 from wire.messages import assert_predicted, same
 
 from fetchsgd.quantisers import QUANTISERS, Step
 from fetchsgd.quantisers.kernels import reference
-from fetchsgd.quantisers.step import SAMPLED, most_entropy
+from fetchsgd.quantisers.step import most_entropy
 from fetchsgd.quantisers.steps import rms_steps, round_to_steps
 from fetchsgd.wire import DenseVector, encode
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 KEY = 0x1234_5678_9ABC_DEF0
 CLIENTS = torch.tensor([4, 99, (1 << 62) + 5])
-
-
-def numbers(kind, n, count):
-    """Rows such as clients send: normal, heavy-tailed, layers of unequal size, nearly all zero."""
-    found = normal(n, count)
-    if kind == "heavy":
-        return found**5
-    if kind == "layers":
-        return found * torch.logspace(-6, 0, count)
-    if kind == "spikes":
-        return found * (torch.arange(count) % 997 == 3)
-    return found
-
-
-KINDS = ["normal", "heavy", "layers", "spikes"]
 
 
 class TestSteps:
@@ -155,45 +141,6 @@ class TestLevels:
         assert rows.dequantise().any()
 
 
-class TestOneStepForAll:
-    def test_all_rows_have_it(self):
-        cells = torch.cat([normal(2, 5000), 1e-3 * normal(1, 5000), torch.zeros(1, 5000)])
-        rows = Step(step=0.5).round_rows(cells, KEY, torch.arange(4))
-        assert rows.steps.tolist() == [0.5] * 4
-        assert rows.levels.dtype == torch.int16
-        # Small rows send little, and what is zero nothing.
-        sizes = rows.section_bytes()
-        assert sizes[0] > 5 * sizes[2] > 5 * sizes[3]
-        assert_predicted(sizes[2], encode(DenseVector(rows.row(2))))
-
-    def test_levels_that_would_not_fit(self):
-        cells = normal(2, 500)
-        cells[1, 3] = 1e6
-        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS[:2])
-        assert rows.steps[0] == 0.5
-        assert 30 < rows.steps[1] < 32
-        assert abs(rows.dequantise()[1, 3] - 1e6) < 32
-
-    def test_what_has_diverged_stays_visible(self):
-        cells = normal(3, 500)
-        cells[0, 3], cells[2, 400] = math.nan, math.inf
-        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS)
-        assert rows.dequantise()[[0, 2]].isnan().all()
-        assert rows.dequantise()[1].isfinite().all()
-
-    def test_with_a_cap(self):
-        cells = normal(2, 20_000) * torch.tensor([[1.0], [100.0]])
-        rows = Step(bytes=2000, step=2.0).round_rows(cells, KEY, CLIENTS[:2])
-        assert rows.steps[1] > 10 * rows.steps[0]
-        for i in range(2):
-            assert 1800 <= len(encode(DenseVector(rows.row(i)))) <= 2000
-
-    @pytest.mark.parametrize("step", [-1.0, 1e-40, math.inf, math.nan])
-    def test_mistakes(self, step):
-        with pytest.raises(ValueError, match="step must be 0, or from 1.6e-30 to 8.5e\\+37, got"):
-            Step(step=step)
-
-
 class TestRows:
     @pytest.mark.parametrize(
         "quantiser", [Step(), Step(0.1), Step(0.5, 400), Step(step=2.0)], ids=str
@@ -240,58 +187,6 @@ class TestRows:
                 rows = quantiser.round_rows(torch.zeros(shape), KEY, CLIENTS[: shape[0]])
                 assert torch.equal(rows.weighted_sum(torch.ones(shape[0])), torch.zeros(shape[1]))
                 assert rows.section_bytes().shape == (shape[0],)
-
-
-class TestCap:
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("bytes", [300, 1000, 5000, 20_000, 100_000])
-    def test_no_message_is_longer_and_little_is_wasted(self, kind, bytes):
-        quantiser = Step(0.01, bytes)
-        for count in (5000, 100_000):
-            cells = numbers(kind, 3, count)
-            rows = quantiser.round_rows(cells, KEY, CLIENTS)
-            free = rms_steps(cells, 0.01)
-            assert (rows.steps >= free).all()
-            for i in range(3):
-                size = len(encode(DenseVector(rows.row(i))))
-                assert size <= bytes
-                assert size - HEADER_BYTES <= quantiser.most_bytes(count)
-                if bytes >= 1000:
-                    assert rows.steps[i] == free[i] or size >= 0.9 * bytes - 20
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_long_messages_are_searched_by_a_sample(self, kind):
-        cells = numbers(kind, 2, SAMPLED + 12_345)
-        for bytes in (3000, 30_000, 300_000):
-            rows = Step(0.05, bytes).round_rows(cells, KEY, CLIENTS[:2])
-            free = rms_steps(cells, 0.05)
-            for i in range(2):
-                size = len(encode(DenseVector(rows.row(i))))
-                assert size <= bytes
-                assert rows.steps[i] == free[i] or size >= 0.9 * bytes
-
-    def test_a_message_that_fits_is_left_alone(self):
-        cells = normal(3, 5000)
-        free, capped = (q.round_rows(cells, KEY, CLIENTS) for q in (Step(8.0), Step(8.0, 10**6)))
-        assert torch.equal(free.steps, capped.steps)
-        assert torch.equal(free.levels, capped.levels)
-
-    def test_unbiased(self):
-        """Hoeffding, with errors within one step: a correct program fails for one key in 10^9."""
-        cells, draws = normal(2000) ** 3, 600
-        rows = Step(0.1, 400).round_rows(cells.expand(draws, -1), KEY, torch.arange(draws))
-        steps = rows.steps.double()
-        assert steps.max() < 1.5 * steps.min()
-        off = rows.dequantise().double().mean(dim=0) - cells.double()
-        bound = math.sqrt(math.log(2 * 2001 * 1e9) / (2 * draws)) * float(steps.max())
-        assert off.abs().max() < bound
-        # All numbers together are off by less than their deviations would explain.
-        along = rows.dequantise().double() @ cells.double().sign() / cells.abs().sum()
-        assert along.mean() == pytest.approx(1, abs=0.01 + 6 * float(along.std()) / draws**0.5)
-
-    def test_too_few_bytes_for_anything(self):
-        with pytest.raises(ValueError, match=r"upload.bytes = 100 holds no message of 5000"):
-            Step(8.0, 100).round_rows(normal(1, 5000), KEY, CLIENTS[:1])
 
 
 def test_no_levels_have_more_entropy_than_geometric_ones():

@@ -121,6 +121,9 @@ class Step:
                 tried = torch.where(usable, from_notches(search.at), steps)
                 sizes = self._rounded(some, tried, key, clients).section_bytes()
                 search = search.narrowed(sizes.to(steps.device), some.shape[1])
+                # On a GPU to look would be to wait; there the tries that are left change nothing.
+                if not steps.is_cuda and search.settled:
+                    break
             return search
 
         search, tries = Search.start(first, last, limit), TRIES

@@ -24,6 +24,8 @@ SLOPES = (-2.0 / OCTAVE, -0.02 / OCTAVE)
 # What a try aims at, of the limit: a little below it between two ends, so that it rather fits than
 # not; clearly below it to find a step that fits at all, a little above to find one that does not.
 AIM, AIM_BELOW, AIM_ABOVE = 0.998, 0.95, 1.01
+# Of the limit: a step that fits and uses that much is taken.
+GOOD = 0.985
 
 
 def notches(steps: Float32[Tensor, " n"]) -> Int64[Tensor, " n"]:
@@ -49,12 +51,22 @@ class Search:
     low_off: Float64[Tensor, " n"]
     high_off: Float64[Tensor, " n"]
     limit: float
+    best: Float64[Tensor, " n"]  # the size at high, 0 before it was tried
     fitted: Bool[Tensor, " n"] | None = None  # whether the last try did
+    done: Bool[Tensor, " n"] | None = None
 
     @classmethod
     def start(cls, first: Int64[Tensor, " n"], last: Int64[Tensor, " n"], limit: float) -> Search:
         unknown = torch.full_like(first, math.nan, dtype=torch.float64)
-        return cls(first - 1, torch.maximum(first, last), first, unknown, unknown, limit)
+        return cls(
+            first - 1,
+            torch.maximum(first, last),
+            first,
+            unknown,
+            unknown,
+            limit,
+            torch.zeros_like(unknown),
+        )
 
     def at_once(self, at: Int64[Tensor, " n"]) -> Search:
         """To be tried there next."""
@@ -68,6 +80,7 @@ class Search:
         found = replace(
             self,
             fitted=fits,
+            best=torch.where(fits, sizes, self.best),
             low=torch.where(fits, self.low, self.at),
             high=torch.where(fits, self.at, self.high),
             low_off=torch.where(fits, self.low_off * kept, off),
@@ -80,4 +93,11 @@ class Search:
         aim = torch.where(fits, math.log2(AIM_ABOVE), math.log2(AIM_BELOW))
         outside = self.at + (aim - off) / slope
         next = torch.where(between.isnan(), outside, inside).clamp(-1e6, 1e6)
-        return found.at_once(torch.ceil(next).long())
+        done = (found.best >= GOOD * self.limit) | (found.best > 0) & (found.high - found.low <= 1)
+        at = torch.where(done, found.high, torch.ceil(next).long())
+        return replace(found.at_once(at), done=done)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no try would change anything; this waits for a device."""
+        return self.done is not None and bool(self.done.all())
