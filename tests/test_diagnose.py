@@ -11,8 +11,10 @@ from fetchsgd.diagnose import Diagnosed
 from fetchsgd.diagnose.cells import Cells
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Sketched
-from fetchsgd.methods import FetchSGD, TrueTopK
+from fetchsgd.methods import FetchSGD, TrueTopK, Upload
+from fetchsgd.methods.decoding import Prior
 from fetchsgd.methods.delivery import IDENTITY, Delivered, values_of, with_values
+from fetchsgd.quantisers import Bits, Step
 from fetchsgd.sketch import CountSketch
 
 CPU = torch.device("cpu")
@@ -338,3 +340,136 @@ def test_looking_on_changes_no_bit(method, deliver):
         _, state = noted(method, given, deliver, exact=exact)
         assert torch.equal(state["momentum"], expected["momentum"])
         assert torch.equal(state["error"], expected["error"])
+
+
+# --- fresh hashes
+
+
+def fresh(**options):
+    return FetchSGD(DIM, K, **({"cols": 60, "block": 1} | options))
+
+
+FRESH = [
+    fresh(),
+    fresh(decode="unbiased"),
+    fresh(decode="unbiased", noise_limit=100.0, mask_momentum=False),
+    fresh(rows=3, momentum=0.5),
+]
+
+
+def looked_at(method, given, rounded=None, **options):
+    """What is measured in every round, with what was sent and the states on the way."""
+    watched = Diagnosed(method, every=1, **options)
+    state, found = watched.init(CPU), []
+    for round, cohort in enumerate(given):
+        if rounded is None:
+            mean = watched.message.compress([cohort[:100], cohort[100:]], round)
+        else:
+            mean = merged(watched.message, cohort, rounded, round)
+        before = state
+        sent, state = watched.step(mean, state, RATE, round=round)
+        found.append((watched.book.means(), mean, before, sent, state))
+    return found
+
+
+def merged(message, cohort, quantiser, round):
+    """In two chunks, as where memory is short."""
+    shares, clients = torch.tensor([0.2, 0.3, 0.5]), torch.arange(3)
+    upload = Upload(quantiser, 5 + round, round)
+    parts = [
+        message.merge(cohort[part], shares[part], clients[part], upload, None).total
+        for part in (slice(0, 2), slice(2, 3))
+    ]
+    return parts[0] + parts[1]
+
+
+@pytest.mark.parametrize("method", FRESH, ids=str)
+def test_with_fresh_hashes_noise_is_that_of_what_is_decoded(method):
+    given = gradients()
+    for round, (line, mean, before, _, _) in enumerate(looked_at(method, given)):
+        estimate, g = method.read(mean, before, round).estimate.double(), given[round].double()
+        assert line["diagnose_decoding_error"] == pytest.approx(norm2(estimate - g) / norm2(g))
+        assert line["diagnose_decoded_along"] == pytest.approx(float(estimate @ g) / norm2(g))
+        length = math.sqrt(norm2(estimate) / norm2(g))
+        assert line["diagnose_decoded_length"] == pytest.approx(length)
+        assert ("diagnose_horizon" in line) == isinstance(method.decoder, Prior)
+        assert ("diagnose_decoding_error_predicted" in line) == (method.rows == 1)
+        assert "diagnose_rounding_share" not in line
+
+
+@pytest.mark.parametrize("method", FRESH, ids=str)
+def test_with_fresh_hashes_momentum_and_error_are_exact(method):
+    for round, (line, mean, before, sent, after) in enumerate(looked_at(method, gradients())):
+        u = method.momentum * before["momentum"] + method.read(mean, before, round).estimate
+        q = (RATE * u + before["error"]).double()
+        left = norm2(q - sent.sparse.to_dense())
+        assert line["diagnose_heaviest_share"] == pytest.approx(share(q), rel=1e-4)
+        assert line["diagnose_contraction"] == pytest.approx(left / norm2(q), rel=1e-4)
+        assert line["diagnose_error_left"] == pytest.approx(norm2(after["error"]) / norm2(q))
+        if method.mask_momentum:
+            masked = 1 - norm2(after["momentum"]) / norm2(u)
+            assert line["diagnose_masked_share"] == pytest.approx(masked, rel=1e-3)
+        assert not {"diagnose_sliding_share", "diagnose_estimation_error"} & line.keys()
+
+
+@pytest.mark.parametrize("decode", ["unbiased", "prior"])
+@pytest.mark.parametrize("quantiser", [None, Step(1.0), Step(4.0)], ids=str)
+def test_noise_is_as_predicted(decode, quantiser):
+    """Over 60 rounds of gradients that come from the variances: within 12 % on average.
+
+    The prior is told these variances, which takes the learning out of it.
+    """
+    generator = torch.Generator().manual_seed(4)
+    variance = torch.ones(DIM)
+    variance[:K] = 50.0
+    drawn = torch.randn(60, 3, DIM, generator=generator) * variance.sqrt()
+    method = fresh(decode=decode)
+    watched = Diagnosed(method, every=1)
+    lines = []
+    for round, cohort in enumerate(drawn):
+        state = watched.init(CPU)
+        if decode == "prior":
+            state["variance"] = variance
+        if quantiser is None:
+            mean = watched.message.compress(cohort.mean(dim=0), round)
+        else:
+            mean = merged(watched.message, cohort, quantiser, round)
+        watched.step(mean, state, RATE, round=round)
+        lines.append(watched.book.means())
+    for name in ("decoding_error", *(["rounding_share"] if quantiser else [])):
+        measured, predicted = (
+            float(column(lines, key).mean()) for key in (name, f"{name}_predicted")
+        )
+        assert predicted == pytest.approx(measured, rel=0.12), name
+    if quantiser == Step(4.0):
+        assert float(column(lines, "rounding_share").mean()) > 0.3
+
+
+def test_rounding_by_other_quantisers_is_measured_and_not_predicted():
+    drawn = torch.randn(4, 3, DIM, generator=torch.Generator().manual_seed(4))
+    for line, *_ in looked_at(fresh(), drawn, Bits(2)):
+        assert 0 < line["diagnose_rounding_share"] < 1
+        assert "diagnose_rounding_share_predicted" not in line
+
+
+@pytest.mark.parametrize("quantiser", [None, Step(2.0)], ids=str)
+@pytest.mark.parametrize("method", FRESH, ids=str)
+def test_looking_on_changes_no_bit_with_fresh_hashes(method, quantiser):
+    generator = torch.Generator().manual_seed(4)
+    given = torch.randn(6, 3, DIM, generator=generator) if quantiser else gradients(6)
+    for exact in (True, False):
+        state = method.init(CPU)
+        for round, (_, mean, _, sent, after) in enumerate(
+            looked_at(method, given, quantiser, exact=exact)
+        ):
+            expected, state = method.step(mean, state, RATE, round=round)
+            assert torch.equal(sent.sparse.values, expected.sparse.values)
+            assert all(torch.equal(after[name], state[name]) for name in state)
+
+
+def test_without_the_truth_the_length_is_that_over_the_sketch():
+    for line, mean, before, _, _ in looked_at(fresh(), gradients(1), exact=False):
+        estimate = fresh().read(mean, before, 0).estimate
+        expected = float(estimate.norm() / mean.norm())
+        assert line["diagnose_decoded_length"] == pytest.approx(expected)
+        assert "diagnose_decoding_error" not in line

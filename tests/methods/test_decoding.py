@@ -35,7 +35,7 @@ def as_matrix(one):
 def decoded(decoder, gradient, state, rounds=ROUNDS):
     """What is decoded of one gradient under many hashes, with the same state."""
     every = [sketch().for_round(round) for round in range(rounds)]
-    return torch.stack([decoder.decode(one, one.sketch(gradient), state)[0] for one in every])
+    return torch.stack([decoder.read(one, one.sketch(gradient), state).estimate for one in every])
 
 
 def assert_mean(found, expected):
@@ -59,7 +59,7 @@ def test_its_length_is_known_beforehand():
     for limit in (NO_LIMIT, 1.5):
         one = sketch().for_round(3)
         table = one.sketch(gradient)
-        found, learned = Unbiased(limit).decode(one, table, {"momentum": gradient})
+        found, learned, *_ = Unbiased(limit).read(one, table, {"momentum": gradient})
         assert learned == {}
         assert float(found.norm() / table.norm()) == pytest.approx(min(limit, 2), rel=1e-5)
 
@@ -68,9 +68,9 @@ def test_its_length_is_known_beforehand():
 def test_with_several_rows_the_length_is_measured(rows):
     one = sketch(rows=rows).for_round(1)
     table = one.sketch(normal())
-    long, _ = Unbiased(NO_LIMIT).decode(one, table, {})
+    long = Unbiased(NO_LIMIT).read(one, table, {}).estimate
     assert torch.equal(long, one.estimate(table))
-    short, _ = Unbiased(1.0).decode(one, table, {})
+    short = Unbiased(1.0).read(one, table, {}).estimate
     assert float(short.norm()) == pytest.approx(float(table.norm()) / math.sqrt(rows), rel=1e-5)
     assert_close(short / short.norm(), long / long.norm())
 
@@ -83,7 +83,7 @@ def test_a_prior_is_bayes_rule():
     matrix, prior = as_matrix(one), variance.double().diag()
     gain = prior @ matrix.T @ torch.linalg.inv(matrix @ prior @ matrix.T)
     mean, left = gain @ table[0].double(), (prior - gain @ matrix @ prior).diagonal()
-    found, learned = Prior(0.0).decode(one, table, {"variance": variance})  # n = 1
+    found, learned, *_ = Prior(0.0).read(one, table, {"variance": variance})  # n = 1
     assert_close(found.double(), mean, rtol=1e-4, atol=1e-6)
     expected = (1 - RATE) * variance + RATE * (mean.square() + left)
     assert_close(learned["variance"].double(), expected, rtol=1e-4, atol=1e-6)
@@ -152,7 +152,7 @@ def test_what_is_decoded_is_as_long_as_allowed_and_no_longer(limit):
         table = one.sketch(normal(seed=round) * variance.sqrt())
         lengths = {}
         for most in (0.0, limit, NO_LIMIT):
-            found, _ = Prior(most).decode(one, table, {"variance": variance})
+            found = Prior(most).read(one, table, {"variance": variance}).estimate
             lengths[most] = float(found.norm() / table.norm())
         assert lengths[0.0] <= 1
         assert lengths[limit] <= limit * (1 + 1e-5)
@@ -161,26 +161,27 @@ def test_what_is_decoded_is_as_long_as_allowed_and_no_longer(limit):
 
 
 def test_gains_are_the_least_bias_for_the_noise():
-    """Lagrange: the derivative of v (1 - a)^2 + a^2 noise / n vanishes at the gain of widen."""
+    """Lagrange: the derivative of v (1 - a)^2 + a^2 noise / n vanishes at the gain."""
     variance, one = variances(), sketch().for_round(2)
     known = MeanShares.of(variance, one.fold(variance), DIM / COLS)
     share = at(known).double()
     guess = torch.ones(DIM)
     for limit in (2.0, 4.0):
-        wide = known.widen(guess, limit**2 * guess.square().sum()).double()
-        gain = wide * share  # w / share is unbiased, and of that so much is taken
+        scale, horizon = known.widened(guess, limit**2 * guess.square().sum())
+        gain = share / scale.double()  # w / share is unbiased, and of that so much is taken
         noise = variance * (1 - share) / share  # of the unbiased one: v / s - v
         n = gain * noise / (variance * (1 - gain))
         assert_close(n, n[0].expand(DIM), rtol=1e-3, atol=0)
-        assert float(n[0]) > 1
+        assert float(n[0]) == pytest.approx(math.exp(horizon), rel=1e-3)
+        assert float(horizon) > 0
 
 
 def test_the_first_round_knows_nothing():
     one = sketch().for_round(0)
     table, flat = one.sketch(normal()), torch.full((DIM,), 0.25)
     decoder = Prior(NO_LIMIT)
-    first, learned = decoder.decode(one, table, decoder.init(DIM, CPU))
-    assert_close(first, decoder.decode(one, table, {"variance": flat})[0])
+    first, learned, *_ = decoder.read(one, table, decoder.init(DIM, CPU))
+    assert_close(first, decoder.read(one, table, {"variance": flat}).estimate)
     assert_close(first, one.estimate(table), rtol=1e-3, atol=1e-4)  # shares of 1/4, divided by it
     assert float(learned["variance"].min()) > 0
 
@@ -194,7 +195,7 @@ def test_variances_are_learned():
     for round in range(200):
         one = sketch().for_round(round)
         gradient = normal(seed=round + 10) * true.sqrt()
-        found, state = decoder.decode(one, one.sketch(gradient), state)
+        found, state, *_ = decoder.read(one, one.sketch(gradient), state)
         errors.append(float((found - gradient).square().sum() / gradient.square().sum()))
     assert float(state["variance"][:10].min()) > 20 * float(state["variance"][10:].mean())
     assert sum(errors[-20:]) < 0.3 * sum(errors[:20])
@@ -205,7 +206,7 @@ def test_the_same_twice_and_nothing_is_overwritten(decoder):
     one, state = sketch().for_round(4), {"variance": variances()}
     table = one.sketch(normal())
     kept = table.clone(), state["variance"].clone()
-    first, second = (decoder.decode(one, table, state) for _ in range(2))
+    first, second = (decoder.read(one, table, state) for _ in range(2))
     assert torch.equal(first[0], second[0])
     assert all(torch.equal(first[1][name], second[1][name]) for name in first[1])
     assert torch.equal(table, kept[0])
@@ -216,9 +217,8 @@ def test_the_same_twice_and_nothing_is_overwritten(decoder):
 def test_what_has_diverged_stays_visible_and_nothing_gives_nothing(decoder):
     one = sketch().for_round(4)
     state = decoder.init(DIM, CPU)
-    nothing, learned = decoder.decode(one, torch.zeros(1, COLS), state)
+    nothing, learned, *_ = decoder.read(one, torch.zeros(1, COLS), state)
     assert (nothing == 0).all()
     table = torch.ones(1, COLS)
     table[0, 3] = math.nan
-    found, learned = decoder.decode(one, table, learned)
-    assert found.isnan().any()
+    assert decoder.read(one, table, learned).estimate.isnan().any()

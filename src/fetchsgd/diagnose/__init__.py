@@ -13,9 +13,21 @@ masked_share       the share of |u|^2 that momentum factor masking has cleared
 estimation_error   U(S(g))_i - g_i over a sample of coordinates, root mean square, over |g|;
                    with one row at most 1 / sqrt(cols) is to be expected
 
+With fresh hashes, where each round is decoded anew (fetchsgd.methods.decoding), also
+
+decoding_error     |x - g|^2 / |g|^2 of what is decoded, x, and the clients' mean gradient, g; and
+                   decoding_error_predicted, from dim / cols or the variances, and from steps
+decoded_length     |x| / |g|, which `noise_limit` bounds; and decoded_along, <x, g> / |g|^2
+horizon            the logarithm of n, the rounds over which the decoder takes noise to average out
+rounding_share     how much of decoding_error is rounding, where clients round what they send; and
+                   rounding_share_predicted, where they round to multiples of a step
+
+and no sums of gradients, since x is mostly noise, nor estimation_error. noise.py has the formulas.
+
 Masks and resets are seen where they happen, in the sketch. The others are about vectors, and exact
-where there are any: for true top-k, and for FetchSGD up to EXACT_UP_TO weights, beside which we
-carry dense u and e (shadow.py). Else they are estimated from tables (spaces.py). Know that
+where there are any: for true top-k, with fresh hashes, and for the paper's FetchSGD up to
+EXACT_UP_TO weights, beside which we carry dense u and e (shadow.py). Else they are estimated from
+tables (spaces.py). Know that
 
 - of a vector without heavy coordinates the largest estimate still has a share of 2 ln(cols) / cols;
 - cells are cleared by how much they hold, so what cancels in its cell stays in e forever, unseen

@@ -9,13 +9,15 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from fetchsgd.diagnose.noise import Seen, is_single, noise
 from fetchsgd.diagnose.notebook import Notebook
 from fetchsgd.diagnose.shadow import Shadow
 from fetchsgd.diagnose.sliding import SlidingSums
 from fetchsgd.diagnose.spaces import Dense, Scalar, Sketched, Space, energy
-from fetchsgd.methods.base import State, WithServerError
+from fetchsgd.methods import FetchSGD
+from fetchsgd.methods.base import State, WithServerError, check_mean
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered, Update
-from fetchsgd.methods.messages import LinearMessage, Vectors, flatten
+from fetchsgd.methods.messages import LinearMessage, Rounded, Vectors, flatten
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.vector import SparseVector
 
@@ -45,8 +47,9 @@ class Diagnosed:
     every: measure once in this many rounds. window: I of Definition 1; sums of gradients are
         measured whenever a multiple of `every` is over that is no shorter than the window, and
         four times as rarely where that takes long.
-    exact: carry dense momentum and error beside FetchSGD's. The vectors that `compress` sees in a
-        round must then add up to the mean: not client by client, nor scaled afterwards.
+    exact: carry dense momentum and error beside those of the paper's FetchSGD. The vectors that
+        `compress` sees in a round must then add up to the mean: not client by client, nor scaled
+        afterwards. With fresh hashes: compare with the true gradient; clients may be one by one.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class Diagnosed:
         assert isinstance(message, LinearMessage), "what is sketched is linear"
         self.message = replace(message, watcher=self._see)
         self.book = Notebook()
-        self.sketch = method.sketch
+        self.fresh = method if isinstance(method, FetchSGD) and method.is_fresh else None
+        self.sketch = None if self.fresh else method.sketch
         self.exact = exact and self.sketch is not None
+        self.sees_truth = exact and self.fresh is not None
         self.space: Space = Dense()
         pause = every
         if self.sketch is not None and not exact:
@@ -71,6 +76,7 @@ class Diagnosed:
         self.shadow: Shadow | None = None
         self.gradient: Tensor | None = None  # of this round, as far as it has been compressed
         self.has_compared = False  # estimates with the truth, in this round
+        self.seen: Seen | None = None  # of this round, with fresh hashes
 
     @property
     def notes(self) -> list[str]:
@@ -79,8 +85,11 @@ class Diagnosed:
     def init(self, device: torch.device) -> State:
         return self.method.init(device)
 
-    def _see(self, vectors: Vectors, sent: Tensor) -> None:
+    def _see(self, vectors: Vectors, sent: Tensor, rounded: Rounded | None = None) -> None:
         """What clients compress, and what it became."""
+        if self.sees_truth and self._measures:
+            part = Seen.of(vectors, sent, rounded)
+            self.seen = part if self.seen is None else self.seen.plus(part)
         compares = self._measures and self.sketch is not None and not self.has_compared
         if not self.exact and not compares:
             return
@@ -105,9 +114,19 @@ class Diagnosed:
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         watched = Watched(deliver)
-        sent, after = self.method.step(
-            mean, state, rate, watched, round=round, check_finite=check_finite
-        )
+        if self.fresh is None:
+            sent, after = self.method.step(
+                mean, state, rate, watched, round=round, check_finite=check_finite
+            )
+        else:
+            check_mean(mean, self.message.shape, check_finite)
+            reading = self.fresh.read(mean, state, round)
+            sent, after = self.fresh.send(reading, state, rate, watched, round)
+            if self._measures:
+                found = noise(reading, self.fresh.sketch.for_round(round), mean, self.seen)
+                for name, value in found:
+                    self.book.note(name, value)
+            mean, self.seen = reading.estimate, None
         assert isinstance(watched.wanted, SparseVector)
         self._look(mean, state, after, self.method.rates(rate), watched.wanted, sent.sparse)
         return sent, after
@@ -173,6 +192,8 @@ class Diagnosed:
         if shadow is not None:
             shadow.remove(found, given)
         self.round += 1
+        if self.fresh is not None:  # what is decoded is mostly noise, and says little of sums
+            return
         sums = self.sums.add(mean if self.gradient is None else self.gradient, self.round)
         if sums:
             shares = [self.space.heaviest_share(total) for total in sums]
@@ -188,11 +209,6 @@ class Diagnosed:
             self.shadow = Shadow.new(self.method, self.gradient.device)
         self.shadow.add(self.gradient, inside)
         return self.shadow
-
-
-def is_single(vectors: Vectors) -> bool:
-    """One piece, as gradients are on a GPU: that needs no copy."""
-    return isinstance(vectors, list) and len(vectors) == 1
 
 
 def estimation_error(sketch: CountSketch, vector: Float32[Tensor, " dim"], table: Table) -> Scalar:

@@ -13,6 +13,13 @@ QUANTITIES = (
     "sliding_share",
     "masked_share",
     "estimation_error",
+    "decoding_error",
+    "decoding_error_predicted",
+    "decoded_length",
+    "decoded_along",
+    "horizon",
+    "rounding_share",
+    "rounding_share_predicted",
 )
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float32
@@ -48,6 +48,24 @@ LADDER = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # steps of the logarithm of n
 LEAST = 1e-38
 
 
+class Reading(NamedTuple):
+    """What a decoder makes of a table: each coordinate's whole cell, times a gain of its own.
+
+    learned: what is the decoder's own in the server's state, afterwards.
+    scale, share: the gain is share / scale, where share is of the cell, 1 without a prior. With
+        several rows it is of the median of the cells.
+    horizon: the logarithm of n, and `variance` that of each coordinate before the round, with a
+        prior.
+    """
+
+    estimate: Vector
+    learned: State
+    scale: Tensor | float
+    share: Tensor | float = 1.0
+    horizon: Float32[Tensor, ""] | None = None
+    variance: Vector | None = None
+
+
 class Decoder(Protocol):
     """How a server reads the mean of a round's sketches."""
 
@@ -55,11 +73,8 @@ class Decoder(Protocol):
         """What it learns along the run, before the first round."""
         ...
 
-    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
-        """The estimate, and what has been learned; `sketch` has the hash of the round.
-
-        `state` is the server's. What comes back is only what is the decoder's own.
-        """
+    def read(self, sketch: CountSketch, table: Table, state: State) -> Reading:
+        """What is in the table; `sketch` has the hash of the round, and `state` is the server's."""
         ...
 
 
@@ -76,17 +91,15 @@ class Unbiased:
     def init(self, dim: int, device: torch.device) -> State:  # noqa: ARG002
         return {}
 
-    def decode(
-        self,
-        sketch: CountSketch,
-        table: Table,
-        state: State,  # noqa: ARG002
-    ) -> tuple[Vector, State]:
+    def read(self, sketch: CountSketch, table: Table, state: State) -> Reading:  # noqa: ARG002
         estimate = sketch.estimate(table)
+        scale: Tensor | float
         if sketch.rows == 1:
-            return estimate * min(1.0, self.limit / math.sqrt(sketch.dim / sketch.cols)), {}
-        length = estimate.norm() / table.square().sum(1).mean().sqrt().clamp(min=LEAST)
-        return estimate * (self.limit / length.clamp(min=LEAST)).clamp(max=1.0), {}
+            scale = max(1.0, math.sqrt(sketch.dim / sketch.cols) / self.limit)
+        else:
+            length = estimate.norm() / table.square().sum(1).mean().sqrt().clamp(min=LEAST)
+            scale = (length / self.limit).clamp(min=1.0)
+        return Reading(estimate / scale, {}, scale)
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ class Prior:
     def init(self, dim: int, device: torch.device) -> State:
         return {"variance": torch.zeros(dim, device=device)}
 
-    def decode(self, sketch: CountSketch, table: Table, state: State) -> tuple[Vector, State]:
+    def read(self, sketch: CountSketch, table: Table, state: State) -> Reading:
         energy = table.square().sum()
         variance = state["variance"]
         # Before the first round all are equal.
@@ -109,8 +122,9 @@ class Prior:
         guess = sketch.estimate(table) * share
         shares = MeanShares.of(variance, cells, sketch.dim / sketch.cols)
         learned = guess.square() + variance * (1 - share)
+        scale, horizon = shares.widened(guess, self.limit**2 * energy)
         state = {"variance": torch.lerp(variance, learned, RATE)}
-        return shares.widen(guess, self.limit**2 * energy), state
+        return Reading(guess / scale, state, scale, share, horizon, variance)
 
 
 @dataclass(frozen=True)
@@ -133,8 +147,13 @@ class MeanShares:
         one = levels.exp()[:, None]
         return cls(places, (one / (one + others)).mean(dim=1))
 
-    def widen(self, guess: Vector, most: Float32[Tensor, ""]) -> Vector:
-        """The guesses with the least bias that keeps the sum of their squares below `most`."""
+    def widened(
+        self, guess: Vector, most: Float32[Tensor, ""]
+    ) -> tuple[Vector, Float32[Tensor, ""]]:
+        """What to divide guesses by, for the least bias that keeps their squares' sum below `most`.
+
+        And the logarithm of n.
+        """
         low = self.places.long()
         upper, part = (low + 1).clamp_(max=BINS - 1), self.places - low
         shares = torch.lerp(self.shares[low], self.shares[upper], part)
@@ -145,4 +164,4 @@ class MeanShares:
             wider = horizon + step
             length = (guess / rest.mul((-wider).exp()).add_(shares)).square_().sum()
             horizon = torch.where(length <= most, wider, horizon)
-        return guess / rest.mul_((-horizon).exp()).add_(shares)
+        return rest.mul_((-horizon).exp()).add_(shares), horizon

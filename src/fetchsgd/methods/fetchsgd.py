@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fetchsgd.methods.base import State, check_mean, require_range
-from fetchsgd.methods.decoding import Decoder, Prior, Unbiased
+from fetchsgd.methods.decoding import Decoder, Prior, Reading, Unbiased
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
 from fetchsgd.methods.in_sketch import SketchServer
 from fetchsgd.methods.in_vectors import VectorServer
@@ -38,14 +38,14 @@ ONE_ROW = (
     "each of them subtracts the whole cell; use 'zero', or three or more rows"
 )
 # Options of the paper's form, with the values that mean nothing.
-PAPERS = {
+PAPERS: dict[str, object] = {
     "error": "vanilla",
     "error_reset": "zero",
     "lr_position": "inside",
     "recovery": "top_k",
 }
 # The same for those of fresh hashes.
-FRESH = {"decode": "auto", "noise_limit": 2.5, "revisit": 1.0, "revisit_rounds": 100}
+FRESH: dict[str, object] = {"decode": "auto", "noise_limit": 2.5, "revisit": 1.0, "revisit_rounds": 100}
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,18 @@ class FetchSGD:
         check_mean(mean, self.message.shape, check_finite)
         if not self.is_fresh:
             return self.in_sketch.send(mean, state, self.rates(rate), deliver)
-        estimate, learned = self.decoder.decode(self.sketch.for_round(round), mean, state)
-        sent, carried = self.in_vectors.send(estimate, state, rate, deliver, round)
-        return sent, {**carried, **learned}
+        return self.send(self.read(mean, state, round), state, rate, deliver, round)
+
+    def read(self, mean: Tensor, state: State, round: int) -> Reading:
+        """What a round's sketch says of the mean gradient, with fresh hashes."""
+        return self.decoder.read(self.sketch.for_round(round), mean, state)
+
+    def send(
+        self, reading: Reading, state: State, rate: float, deliver: Deliver, round: int
+    ) -> tuple[Delivered, State]:
+        """The rest of a step, with fresh hashes."""
+        sent, carried = self.in_vectors.send(reading.estimate, state, rate, deliver, round)
+        return sent, {**carried, **reading.learned}
 
     @property
     def in_sketch(self) -> SketchServer:

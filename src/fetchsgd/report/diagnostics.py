@@ -53,6 +53,44 @@ QUANTITIES = {
         "How far estimates of the gradient are off, over a sample of coordinates. With one row "
         "1/√cols is to be expected.",
     ),
+    "decoding_error": Quantity(
+        "Noise of what is decoded",
+        "|x − g|² over |g|²",
+        "How far what a round's sketch says is from the clients' mean gradient. With fresh hashes "
+        "it averages out over rounds.",
+    ),
+    "decoding_error_predicted": Quantity(
+        "Noise of what is decoded, predicted",
+        "|x − g|² over |g|²",
+        "The same as theory has it: from collisions, d/c − 1 without a prior, and from rounding to "
+        "steps.",
+    ),
+    "decoded_length": Quantity(
+        "Length of what is decoded",
+        "|x| over |g|",
+        "How long what is decoded is. method.noise_limit is the most.",
+    ),
+    "decoded_along": Quantity(
+        "What is decoded along the gradient",
+        "⟨x, g⟩ over |g|²",
+        "1 if nothing is lost on average; below 1 the decoder trades bias for less noise.",
+    ),
+    "horizon": Quantity(
+        "Horizon of the decoder",
+        "ln n",
+        "Over how many rounds the decoder takes noise to average out, as a logarithm: 0 is the best "
+        "guess for this round alone, and large is unbiased.",
+    ),
+    "rounding_share": Quantity(
+        "Rounding's share of the noise",
+        "Share of |x − g|²",
+        "How much of the noise comes from clients' rounding; the rest is from collisions.",
+    ),
+    "rounding_share_predicted": Quantity(
+        "Rounding's share of the noise, predicted",
+        "Share of |x − g|²",
+        "The same from the steps to which clients round.",
+    ),
 }
 
 

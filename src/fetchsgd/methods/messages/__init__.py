@@ -12,7 +12,13 @@ from fetchsgd.methods.messages.base import (
     round_one,
 )
 from fetchsgd.methods.messages.chosen import ChosenMessage
-from fetchsgd.methods.messages.linear import DenseMessage, LinearMessage, SketchMessage, flatten
+from fetchsgd.methods.messages.linear import (
+    DenseMessage,
+    LinearMessage,
+    Rounded,
+    SketchMessage,
+    flatten,
+)
 
 __all__ = [
     "ChosenMessage",
@@ -21,6 +27,7 @@ __all__ = [
     "Memory",
     "Message",
     "Reply",
+    "Rounded",
     "SketchMessage",
     "Sum",
     "Upload",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -20,7 +19,7 @@ from fetchsgd.methods.messages.base import (
     refuse_unless,
     round_one,
 )
-from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.wire import (
     DenseVector,
@@ -48,8 +47,19 @@ class _Stateless:
         return memory
 
 
-# Called with vectors and what they were compressed to (fetchsgd.diagnose).
-Watcher = Callable[[Vectors, Tensor], None]
+class Watcher(Protocol):
+    """Looks on (fetchsgd.diagnose)."""
+
+    def __call__(self, vectors: Vectors, sent: Tensor, rounded: Rounded | None = None) -> None:
+        """Vectors, what they were compressed to, and what rounding made of that, if it did."""
+        ...
+
+
+class Rounded(NamedTuple):
+    """Clients' messages as they were rounded, with the share of each in the mean."""
+
+    rows: RoundedRows
+    shares: Float32[Tensor, " n"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,12 @@ class LinearMessage(_Stateless):
         raise NotImplementedError
 
     def compress(self, vectors: Vectors, round: int = 0) -> Tensor:
+        sent = self._compressed(vectors, round)
+        if self.watcher is not None:
+            self.watcher(vectors, sent)
+        return sent
+
+    def _compressed(self, vectors: Vectors, round: int) -> Tensor:
         raise NotImplementedError
 
     def payload(self, values: Values, round: int) -> Payload:
@@ -88,8 +104,10 @@ class LinearMessage(_Stateless):
             return Sum(
                 self.compress(shares @ vectors, upload.round), *self.exact_cost(n, upload.quantiser)
             )
-        rows = self.compress(vectors, upload.round)
+        rows = self._compressed(vectors, upload.round)
         rounded = upload.quantiser.round_rows(rows.flatten(1), upload.key, clients)
+        if self.watcher is not None:
+            self.watcher(vectors, rows, Rounded(rounded, shares))
         total = rounded.weighted_sum(shares).view(rows.shape[1:])
         bytes = rounded.section_bytes().sum() + HEADER_BYTES * n
         sizes = rounded.sizes() if hasattr(rounded, "sizes") else None
@@ -140,11 +158,8 @@ class DenseMessage(LinearMessage):
     def numbers(self) -> int:
         return self.dim
 
-    def compress(self, vectors: Vectors, round: int = 0) -> Tensor:  # noqa: ARG002
-        sent = flatten(vectors)
-        if self.watcher is not None:
-            self.watcher(vectors, sent)
-        return sent
+    def _compressed(self, vectors: Vectors, round: int) -> Tensor:  # noqa: ARG002
+        return flatten(vectors)
 
     def payload(self, values: Values, round: int) -> Payload:
         return DenseVector(values, round)
@@ -173,11 +188,8 @@ class SketchMessage(LinearMessage):
         """The sketch of a round."""
         return self.sketch.for_round(round) if self.fresh else self.sketch
 
-    def compress(self, vectors: Vectors, round: int = 0) -> Table:
-        sent = self.at(round).sketch(vectors)
-        if self.watcher is not None:
-            self.watcher(vectors, sent)
-        return sent
+    def _compressed(self, vectors: Vectors, round: int) -> Table:
+        return self.at(round).sketch(vectors)
 
     def payload(self, values: Values, round: int) -> Payload:
         s = self.at(round)
