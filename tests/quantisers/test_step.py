@@ -10,7 +10,7 @@ from rows_to_send import KINDS, numbers
 from waiting import nothing_waits
 from wire.messages import assert_predicted, same
 
-from fetchsgd.quantisers import QUANTISERS, Step
+from fetchsgd.quantisers import QUANTISERS, SharedStep, Step
 from fetchsgd.quantisers.kernels import reference
 from fetchsgd.quantisers.step import most_entropy
 from fetchsgd.quantisers.steps import rms_steps, round_to_steps
@@ -143,7 +143,7 @@ class TestLevels:
 
 class TestRows:
     @pytest.mark.parametrize(
-        "quantiser", [Step(), Step(0.1), Step(0.5, 400), Step(step=2.0)], ids=str
+        "quantiser", [Step(), Step(0.1), Step(0.5, 400), SharedStep().for_size(0.5)], ids=str
     )
     def test_a_real_client_rounds_like_a_simulated_one(self, quantiser):
         cells = normal(3, 7000) ** 3
@@ -227,7 +227,9 @@ class TestMistakes:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 2000), Step(step=2.0)], ids=str)
+@pytest.mark.parametrize(
+    "quantiser", [Step(), Step(0.1), Step(0.5, 2000), SharedStep(1.0).for_size(2.0)]
+)
 def test_a_gpu_sends_the_same_without_waiting(quantiser):
     rows = normal(3, 30_000) ** 3
     here = quantiser.round_rows(rows, KEY, CLIENTS)
@@ -243,6 +245,6 @@ def test_a_gpu_sends_the_same_without_waiting(quantiser):
 
 
 def test_by_name():
-    assert QUANTISERS["step"]() == Step(tau=8.0, bytes=0, step=0.0)
+    assert QUANTISERS["step"]() == Step(tau=8.0, bytes=0)
     assert not Step().exact
     assert Step().fixed_bytes(1000) is None

@@ -6,7 +6,6 @@ import pytest
 import torch
 from awkward import normal
 from rows_to_send import KINDS, numbers
-from wire.messages import assert_predicted
 
 from fetchsgd.quantisers import Step
 from fetchsgd.quantisers.step import SAMPLED
@@ -68,42 +67,3 @@ class TestCap:
     def test_too_few_bytes_for_anything(self):
         with pytest.raises(ValueError, match=r"upload.bytes = 100 holds no message of 5000"):
             Step(8.0, 100).round_rows(normal(1, 5000), KEY, CLIENTS[:1])
-
-
-class TestOneStepForAll:
-    def test_all_rows_have_it(self):
-        cells = torch.cat([normal(2, 5000), 1e-3 * normal(1, 5000), torch.zeros(1, 5000)])
-        rows = Step(step=0.5).round_rows(cells, KEY, torch.arange(4))
-        assert rows.steps.tolist() == [0.5] * 4
-        assert rows.levels.dtype == torch.int16
-        # Small rows send little, and what is zero nothing.
-        sizes = rows.section_bytes()
-        assert sizes[0] > 5 * sizes[2] > 5 * sizes[3]
-        assert_predicted(sizes[2], encode(DenseVector(rows.row(2))))
-
-    def test_levels_that_would_not_fit(self):
-        cells = normal(2, 500)
-        cells[1, 3] = 1e6
-        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS[:2])
-        assert rows.steps[0] == 0.5
-        assert 30 < rows.steps[1] < 32
-        assert abs(rows.dequantise()[1, 3] - 1e6) < 32
-
-    def test_what_has_diverged_stays_visible(self):
-        cells = normal(3, 500)
-        cells[0, 3], cells[2, 400] = math.nan, math.inf
-        rows = Step(step=0.5).round_rows(cells, KEY, CLIENTS)
-        assert rows.dequantise()[[0, 2]].isnan().all()
-        assert rows.dequantise()[1].isfinite().all()
-
-    def test_with_a_cap(self):
-        cells = normal(2, 20_000) * torch.tensor([[1.0], [100.0]])
-        rows = Step(bytes=2000, step=2.0).round_rows(cells, KEY, CLIENTS[:2])
-        assert rows.steps[1] > 10 * rows.steps[0]
-        for i in range(2):
-            assert 1800 <= len(encode(DenseVector(rows.row(i)))) <= 2000
-
-    @pytest.mark.parametrize("step", [-1.0, 1e-40, math.inf, math.nan])
-    def test_mistakes(self, step):
-        with pytest.raises(ValueError, match="step must be 0, or from 1.6e-30 to 8.5e\\+37, got"):
-            Step(step=step)

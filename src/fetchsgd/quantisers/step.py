@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.quantisers.step_layout import CHUNK, MOST_LEVEL, level_type
+from fetchsgd.quantisers.step_layout import CHUNK, level_type
 from fetchsgd.quantisers.step_search import MOST_NOTCH, OCTAVE, Search, from_notches, notches
 from fetchsgd.quantisers.step_section import FORMAT
-from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps, shared_steps
+from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps
 from fetchsgd.wire.chunks import SPAN
 from fetchsgd.wire.sizes import HEADER_BYTES
 
@@ -34,23 +34,17 @@ MARGIN, MARGIN_BYTES = 0.005, 16
 # Step, tables and a few levels, beside a byte for each segment.
 LEAST_BYTES = 160
 TAUS = (2.0**-10, 2.0**20)
-SMALLEST, LARGEST = 2.0**-99, 2.0**126
 
 
 @dataclass(frozen=True)
 class Step:
     """tau: the step of a message over its rms; bytes: the most a message may take, 0 for no cap.
 
-    step: where it is not 0, that of all clients, instead of tau times the rms of each. Of all ways
-        to spend a round's bytes this has the least error in the mean: clients with small vectors
-        send little or nothing, those with large ones more.
-
     A cap counts the whole message of a dense vector or a sketch, its header included.
     """
 
     tau: float = 8.0
     bytes: int = 0
-    step: float = 0.0
 
     exact = False
 
@@ -59,15 +53,20 @@ class Step:
             raise ValueError(f"tau must be from {TAUS[0]:.3g} to {TAUS[1]:g}, got {self.tau!r}")
         if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
             raise ValueError(f"bytes must be a whole number, or 0 for no cap, got {self.bytes!r}")
-        if self.step and not SMALLEST <= self.step <= LARGEST:
-            raise ValueError(
-                f"step must be 0, or from {SMALLEST:.2g} to {LARGEST:.2g}, got {self.step!r}"
-            )
 
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
     ) -> StepRows:
-        steps = shared_steps(rows, self.step) if self.step else rms_steps(rows, self.tau)
+        return self.round_to(rms_steps(rows, self.tau), rows, key, clients)
+
+    def round_to(
+        self,
+        steps: Float32[Tensor, " n"],
+        rows: Float32[Tensor, "n count"],
+        key: int,
+        clients: Int64[Tensor, " n"],
+    ) -> StepRows:
+        """By steps of at least tau times the rms, larger where messages would be too long."""
         if self.bytes:
             steps = self._fitting(rows, steps, key, clients)
         return self._rounded(rows, steps, key, clients)
@@ -82,8 +81,7 @@ class Step:
         """Levels with a mean magnitude of 1 / tau have at most the entropy of a geometric law."""
         if self.bytes:
             return max(self.bytes - HEADER_BYTES, 0)
-        mean = MOST_LEVEL[torch.int16] if self.step else 1 / self.tau
-        return int(1.1 * count * most_entropy(mean) / 8) + count // 256 + 4096
+        return int(1.1 * count * most_entropy(1 / self.tau) / 8) + count // 256 + 4096
 
     def _rounded(
         self,
@@ -92,7 +90,7 @@ class Step:
         key: int,
         clients: Int64[Tensor, " n"],
     ) -> StepRows:
-        dtype = torch.int16 if self.step else level_type(rows.shape[1], self.tau)
+        dtype = level_type(rows.shape[1], self.tau)
         return round_to_steps(rows, steps, key, clients, dtype)
 
     def _fitting(
@@ -110,7 +108,7 @@ class Step:
                 f"upload.bytes = {self.bytes} holds no message of {count} numbers: "
                 f"take {HEADER_BYTES + least_bytes(count)} or more"
             )
-        most = MOST_LEVEL[torch.int16] if self.step else max(math.sqrt(count) / self.tau, 1)
+        most = max(math.sqrt(count) / self.tau, 1)
         reach = int(OCTAVE * math.log2(256 * most))
         first = notches(steps)
         last = (first + reach).clamp(max=MOST_NOTCH)
