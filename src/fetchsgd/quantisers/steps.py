@@ -71,7 +71,8 @@ class StepRows:
 
     def sizes(self) -> Float64[Tensor, " n"]:
         """The mean magnitude of each row's numbers."""
-        return self.steps.double() * (self.statistics.magnitude / max(self.levels.shape[1], 1))
+        mean = self.statistics.magnitude.double() / max(self.levels.shape[1], 1)
+        return self.steps.double() * mean
 
     def section_bytes(self) -> Float64[Tensor, " n"]:
         """The size of each row's section of a message, predicted without waiting for the device."""
