@@ -24,7 +24,7 @@ from fetchsgd.wire.chunk_statistics import Statistics
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 STEP_BITS = 8  # of a step, without its exponent
-MOST_COUNTED = 1 << 24  # numbers kept until sizes are worked out
+MOST_KEPT = 1 << 24  # numbers kept until sizes are worked out
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class StepDownloads:
     ) -> None:
         clients, found = missed_statistics(self.log, held, place.steps)
         self.counted.append((found, clients))
-        if sum(found.values.numel() for found, _ in self.counted) > MOST_COUNTED:
+        if sum(found.values.numel() for found, _ in self.counted) > MOST_KEPT:
             self._add_sizes()
 
     def _add_sizes(self) -> None:
