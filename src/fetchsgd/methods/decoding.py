@@ -43,7 +43,7 @@ Vector = Float32[Tensor, " dim"]
 
 RATE = 0.02  # by which variances move in a round
 BINS, SPAN = 96, 40.0  # of the logarithm of a variance, below the largest
-SAMPLE = 4096  # cells from which mean shares are taken
+SAMPLE = 4096  # coordinates whose cells mean shares are taken from
 LADDER = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # steps of the logarithm of n
 LEAST = 1e-38
 
@@ -117,10 +117,10 @@ class Prior:
         # Before the first round all are equal.
         is_first = variance[:1] == 0
         variance = torch.where(is_first, energy / sketch.dim, variance).clamp(min=LEAST)
-        cells = sketch.fold(variance)
-        share = variance / sketch.spread(cells)
+        cell = sketch.spread(sketch.fold(variance))
+        share = variance / cell
         guess = sketch.estimate(table) * share
-        shares = MeanShares.of(variance, cells, sketch.dim / sketch.cols)
+        shares = MeanShares.of(variance, cell)
         learned = guess.square() + variance * (1 - share)
         scale, horizon = shares.widened(guess, self.limit**2 * energy)
         state = {"variance": torch.lerp(variance, learned, RATE)}
@@ -135,15 +135,15 @@ class MeanShares:
     shares: Float32[Tensor, " bins"]
 
     @classmethod
-    def of(cls, variance: Vector, cells: Table, members: float) -> MeanShares:
-        """By what the others of a cell make up, in a sample of cells."""
+    def of(cls, variance: Vector, cell: Vector) -> MeanShares:
+        """By what the others of its cell make up, for a sample of coordinates."""
         top = variance.amax().log()
         places = (variance.log() - top).add_(SPAN).mul_((BINS - 1) / SPAN).clamp_(0, BINS - 1)
         # A run that has diverged is NaN: it must show in the loss, not fail here as an index.
         places.nan_to_num_(0.0)
         levels = torch.linspace(-SPAN, 0, BINS, device=variance.device) + top
-        every = max(cells.numel() // SAMPLE, 1)
-        others = cells.flatten()[::every] * max(1 - 1 / members, 0.0)
+        every = max(len(cell) // SAMPLE, 1)
+        others = (cell[::every] - variance[::every]).clamp_(min=0)
         one = levels.exp()[:, None]
         return cls(places, (one / (one + others)).mean(dim=1))
 
