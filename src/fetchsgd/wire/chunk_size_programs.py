@@ -131,8 +131,8 @@ def all_bytes(
     lane16 = tl.arange(0, 16)
     best = tl.where(lane16 == 0, 0.0, float("inf"))
     for b in tl.static_range(1, CLASSES + 1):
-        at = groups + row * GROUPS + b * (b - 1) // 2 + lane16
-        ways = best + tl.load(at, mask=lane16 < b, other=float("inf"))
+        group = groups + row * GROUPS + b * (b - 1) // 2 + lane16
+        ways = best + tl.load(group, mask=lane16 < b, other=float("inf"))
         best = tl.where(lane16 == b, tl.min(ways, axis=0), best)
     tables = tl.sum(tl.where(lane16 == CLASSES, best, 0.0), axis=0)
     each = tl.load(shared + row * TABLES + lane16, mask=lane16 < TABLES, other=0.0)
@@ -145,8 +145,8 @@ def all_bytes(
     ranks = 0.0
     bits = tl.load(rank_bits + n, mask=n < COUNTS, other=0.0).to(tl.float32)
     for kind in range(CLASSES):
-        at = counts + (row * CLASSES + kind) * COUNTS + n
-        ranks += tl.sum(tl.load(at, mask=n < COUNTS, other=0).to(tl.float32) * bits, axis=0)
+        own = counts + (row * CLASSES + kind) * COUNTS + n
+        ranks += tl.sum(tl.load(own, mask=n < COUNTS, other=0).to(tl.float32) * bits, axis=0)
     coded = head + tables + values + ranks / 8 + tl.load(extra + row)
     total = _total(nonzeros, row, spans)
     directory = 0.0
