@@ -13,8 +13,13 @@ import numpy as np
 from numba import njit
 
 from fetchsgd.sketch.kernels.cpu_lanes import lowest_bit, reached_lanes
-from fetchsgd.sketch.kernels.permuted.cpu_lanes import median_flipped
+from fetchsgd.sketch.kernels.permuted.cpu_lanes import (
+    copy_flipped,
+    median_of_rows,
+    prefetch,
+)
 from fetchsgd.sketch.kernels.permuted.cpu_loops import (
+    AHEAD,
     CHUNK,
     WORD,
     draw_signs,
@@ -75,30 +80,46 @@ def write_estimates(out, start, table, number, groups, numbers, block, lanes, ro
 
 @njit(nogil=True, cache=True)
 def _estimate_blocks(out, t, table, group, groups, numbers, block, lanes, rows):
-    """The estimates of whole blocks t, t + 1, ... of a group."""
-    count = out.size // block
+    """The estimates of whole blocks t, t + 1, ... of a group, a chunk at a time."""
+    step = max(CHUNK // block, 1)
+    signed = np.empty((len(rows), step * block), dtype=np.float32)
+    columns = np.empty(step, dtype=np.uint32)
+    words = np.empty(step * block // 32 + 2, dtype=np.uint32)
+    for at in range(0, out.size, step * block):
+        part = out[at : at + step * block]
+        first = t + at // block
+        for row in range(len(rows)):
+            into = part if len(rows) == 1 else signed[row]
+            _sign_cells(
+                into, part.size // block, first, table[row], group + row * groups, numbers,
+                columns, words, block, lanes,
+            )  # fmt: skip
+        if len(rows) > 1:
+            for i in range(0, part.size, len(lanes)):
+                median_of_rows(part, i, signed, rows, lanes)
+
+
+@njit(nogil=True, cache=True)
+def _sign_cells(out, count, t, cells, group, numbers, columns, words, block, lanes):
+    """The signed cells of a row that `count` blocks from t on have."""
+    first, second = words_of(numbers, group)
+    flip = WORD(first & numbers[4])
     run = t * block // 32
+    place_blocks(columns[:count], WORD(t), first, second, numbers)
     runs = ((t + count) * block + 31) // 32 - run
-    shift = t * block - run * 32
-    columns = np.empty((len(rows), count), dtype=np.uint32)
-    words = np.empty((len(rows), runs), dtype=np.uint32)
-    flips = np.empty(len(rows), dtype=np.uint32)
-    for row in range(len(rows)):
-        first, second = words_of(numbers, group + row * groups)
-        flips[row] = first & numbers[4]
-        place_blocks(columns[row], WORD(t), first, second, numbers)
-        draw_signs(words[row], WORD(run), second, numbers)
-    around = WORD(~np.uint32(len(lanes) - 1))
-    cells = np.empty(len(rows), dtype=np.uint32)
-    bits = np.empty(len(rows), dtype=np.uint32)
+    draw_signs(words[:runs], WORD(run), second, numbers)
+    around = np.uint64(flip & WORD(~np.uint32(len(lanes) - 1)))
+    shift = np.uint64(t * block - run * 32)
     for n in range(count):
+        prefetch(cells, np.uint64(columns[min(n + AHEAD, count - 1)]) * np.uint64(block))
+        target, source = np.uint64(n * block), np.uint64(columns[n]) * np.uint64(block)
         for i in range(0, block, len(lanes)):
-            bit = np.uint64(shift + n * block + i)
-            for row in range(len(rows)):
-                place = WORD(WORD(i) ^ WORD(flips[row] & around))
-                cells[row] = WORD(WORD(columns[row, n] * WORD(block)) + place)
-                bits[row] = WORD(words[row, bit >> np.uint64(5)] >> WORD(bit & np.uint64(31)))
-            median_flipped(out, np.uint64(n * block + i), table, cells, flips, bits, rows, lanes)
+            bit = shift + target + np.uint64(i)
+            bits = WORD(words[bit >> np.uint64(5)] >> WORD(bit & np.uint64(31)))
+            copy_flipped(
+                out, target + np.uint64(i), cells, source + (np.uint64(i) ^ around), flip, bits,
+                lanes,
+            )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)

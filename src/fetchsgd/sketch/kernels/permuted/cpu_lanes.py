@@ -18,7 +18,6 @@ from fetchsgd.sketch.kernels.cpu_lanes import (
     FLOAT,
     INDEX,
     INT32,
-    INT64,
     _array,
     _cell,
     _element,
@@ -47,44 +46,47 @@ def add_flipped(typing, out, column, vector, at, flip, bits, lanes):
 
 
 @intrinsic
-def median_flipped(typing, out, at, table, columns, flips, bits, rows, lanes):
-    """`out[at + i]` becomes the median over rows of `sign i * table[row, columns[row] + i ^ flip]`.
+def copy_flipped(typing, out, at, vector, column, flip, bits, lanes):
+    """`out[at + i] = sign i * vector[column + (i ^ flip)]` for every lane i, signs from `bits`."""
 
-    Columns, flips and bits are arrays with an entry for each row.
-    """
+    def build(context, builder, signature, values):
+        target = _element(builder, _array(context, builder, signature, values, 0), values[1])
+        source = _element(builder, _array(context, builder, signature, values, 2), values[3])
+        moved = _flipped(builder, _load(builder, source, lanes), values[4], lanes)
+        _store(builder, _negated(builder, moved, values[5], lanes), target, lanes)
+        return context.get_dummy_value()
+
+    return types.void(out, INDEX, vector, INDEX, types.uint32, types.uint32, lanes), build
+
+
+@intrinsic
+def median_of_rows(typing, out, at, table, rows, lanes):
+    """`out[at + i]` becomes the median over rows of `table[row, at + i]`, for every lane i."""
 
     def build(context, builder, signature, values):
         if len(rows) == 0:  # compiled where rows are too many, but not run
             return context.get_dummy_value()
         target = _element(builder, _array(context, builder, signature, values, 0), values[1])
-        cells, columns, flips, bits = (
-            _array(context, builder, signature, values, which) for which in (2, 3, 4, 5)
-        )
-        runs = []
-        for row in range(len(rows)):
-            of_row = [
-                builder.load(_element(builder, a, INT64(row))) for a in (columns, flips, bits)
-            ]
-            column = builder.zext(of_row[0], INT64)
-            run = _load(builder, _cell(builder, cells, row, column), lanes)
-            run = _flipped(builder, run, of_row[1], lanes)
-            runs.append(_negated(builder, run, of_row[2], lanes))
+        cells = _array(context, builder, signature, values, 2)
+        runs = [
+            _load(builder, _cell(builder, cells, row, values[1]), lanes) for row in range(len(rows))
+        ]
         _store(builder, _median(builder, runs, lanes), target, lanes)
         return context.get_dummy_value()
 
-    return types.void(out, INDEX, table, columns, flips, bits, rows, lanes), build
+    return types.void(out, INDEX, table, rows, lanes), build
 
 
 @intrinsic
 def prefetch(typing, vector, at):
-    """Ask for `vector[at]` to be brought near, to be written soon."""
+    """Ask for `vector[at]` to be brought near, to be used soon."""
 
     def build(context, builder, signature, values):
         element = _element(builder, _array(context, builder, signature, values, 0), values[1])
         address = builder.bitcast(element, ir.IntType(8).as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
         function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        builder.call(function, [address, INT32(1), INT32(3), INT32(1)])
+        builder.call(function, [address, INT32(0), INT32(3), INT32(1)])
         return context.get_dummy_value()
 
     return types.void(vector, INDEX), build

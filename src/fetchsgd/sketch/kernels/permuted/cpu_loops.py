@@ -15,7 +15,7 @@ from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, prefetch
 # Coordinates of a chunk, if blocks are not longer.
 CHUNK = 4096
 # How many blocks ahead cells are asked for.
-AHEAD = 16
+AHEAD = 8
 ONE_LANE = (0,)
 WORD = np.uint32
 GOLDEN, FIRST, SECOND = WORD(0x9E3779B1), WORD(0x85EBCA6B), WORD(0xC2B2AE35)

@@ -243,7 +243,7 @@ class PermutedTriton:
         h = self.hash
         return (
             table, h.dim, h.cols, *self.numbers,
-            *self._tile(SPAN).values(), min(LANES, h.block),
+            *self._tile(SPAN).values(), min(LANES, h.block) if h.mixes else 1,
             h.rows, median_network(h.rows), *middle(h.rows),
         )  # fmt: skip
 

@@ -217,7 +217,10 @@ def _estimates(
         flip = first & flips.to(tl.uint32)
         column = column_of(t, first, second, width, low_bits, highs, turns, k2, k3)
         at = _flipped_at(column, place, flip, BLOCK, W, P, VECTOR)
-        cells = tl.load(table + row * cols + at, mask=there & (at < cols), other=0.0)
+        mask = there
+        if VECTOR == 1:  # where there is a cell for each coordinate, the last block may be cut
+            mask = there & (at < cols)
+        cells = tl.load(table + row * cols + at, mask=mask, other=0.0)
         cells = _in_place(cells, flip, 1, T, W, P, VECTOR)
         key = second ^ k3.to(tl.uint32, bitcast=True)
         bits = _sign_bits(t, place, flip * 0, key, sign_mask, BLOCK, T, W, P)
