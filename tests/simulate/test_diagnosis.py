@@ -84,7 +84,14 @@ class StopError(Exception):
     [("fetchsgd", (), 9), ("fetchsgd", (PAPER,), 6), ("true_topk", (), 5)],
 )
 def test_a_resumed_run_measures_the_same(method, form, count, tmp_path):
-    sets = (*ON, *form, "diagnose_every=4", "diagnose_window=4", "checkpoint_every=5", "eval_every=1.34")
+    sets = (
+        *ON,
+        *form,
+        "diagnose_every=4",
+        "diagnose_window=4",
+        "checkpoint_every=5",
+        "eval_every=1.34",
+    )
     make(method, *sets).execute(tmp_path / "whole")
 
     def stop(progress):

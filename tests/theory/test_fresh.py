@@ -47,9 +47,7 @@ def test_the_bound_follows_from_the_inequalities_of_the_proof(delta, momentum):
     shift = step * momentum * math.sqrt(velocity)  # eta rho / (1 - rho) |u|
     drift = (math.sqrt(error) + shift) ** 2 if momentum else error
     # What smoothness promises of a round at this norm is no less than the gap over all rounds.
-    gain = (
-        step / 2 * norm - step * smoothness**2 / 2 * drift - smoothness * step**2 / 2 * moment
-    )
+    gain = step / 2 * norm - step * smoothness**2 / 2 * drift - smoothness * step**2 / 2 * moment
     assert gain * rounds >= gap * (1 - 1e-9)
 
 

@@ -45,7 +45,12 @@ PAPERS: dict[str, object] = {
     "recovery": "top_k",
 }
 # The same for those of fresh hashes.
-FRESH: dict[str, object] = {"decode": "auto", "noise_limit": 2.5, "revisit": 1.0, "revisit_rounds": 100}
+FRESH: dict[str, object] = {
+    "decode": "auto",
+    "noise_limit": 2.5,
+    "revisit": 1.0,
+    "revisit_rounds": 100,
+}
 
 
 @dataclass(frozen=True)

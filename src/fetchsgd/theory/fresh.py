@@ -16,7 +16,7 @@ from fetchsgd.theory.checks import check_constant
 
 
 def collision_noise(dim: int, cols: int, rows: int = 1) -> float:
-    """omega for `rows` of `cols` cells each whose estimates are averaged, at most."""
+    """The most that omega is, for `rows` of `cols` cells each whose estimates are averaged."""
     check_whole_number("dim", dim, 1)
     check_whole_number("cols", cols, 1)
     check_whole_number("rows", rows, 1)
