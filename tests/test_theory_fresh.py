@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def fresh(monkeypatch):
     return importlib.import_module("fresh")
 
 
-def runs():
+def distances():
     """Squared distances of each setting: by seed, then by round."""
     found = {one["label"]: one["distances"] for one in RESULTS["quadratic"]}
     assert [label.startswith(name) for label, name in zip(found, NAMES, strict=True)] == [True] * 4
@@ -41,12 +42,11 @@ def test_noise_is_as_predicted_within_what_the_page_says():
 
 
 def test_the_quadratic_ends_as_the_page_says(fresh):
-    one_hash, whole, some, wild = runs()
+    one_hash, whole, some, wild = distances()
     stays = sum(run[-1] for run in one_hash) / len(one_hash)
     assert f"{stays:.0%}".replace("%", " %") + " of the squared distance stays for ever" in PAGE
     assert max(abs(run[-1] - run[100]) for run in one_hash) < 1e-6
-    slower = fresh.mean_distance(some, 150), fresh.mean_distance(whole, 150)
-    speeds = [abs(importlib.import_module("math").log(value)) for value in slower]
+    speeds = [-math.log(fresh.mean_distance(runs, 150)) for runs in (some, whole)]
     assert speeds[0] / speeds[1] == pytest.approx(3 / 4, abs=0.03)
     assert "at three quarters of the speed" in PAGE
     assert all(run[-1] > 1e6 for run in wild)
@@ -61,8 +61,13 @@ def test_the_same_in_small(fresh):
 
 def test_the_table_of_diagnostics_is_that_of_the_runs():
     runs = {run.name: run for run in read_results(ROOT / "results" / "digits-diagnosed.jsonl")}
-    rows = re.findall(r"\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|", PAGE)
+    _, section = PAGE.split("**Is it so in my run?**")
+    rows = re.findall(r"\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|", section)
     assert len(rows) == 7
+    assert "(97.5 and 97.0 %, at 10.6x and 568x up.)" in section
+    assert [f"{100 * runs[name].value:.1f}" for name in ("float32", "step")] == ["97.5", "97.0"]
+    ups = [runs[name].compression("upload", "wire") for name in ("float32", "step")]
+    assert [f"{up:.3g}" for up in ups] == ["10.6", "568"]
     for name, *cells in rows:
         shown = []
         for run in (runs["float32"], runs["step"]):

@@ -66,7 +66,7 @@ def measured_noise(members: int, skew: float, decode: Literal["unbiased", "prior
 
 
 def predicted_noise(members: int, skew: float, decode: Literal["unbiased", "prior"]) -> float:
-    """Without a prior m - 1, and with one the mean of v (1 / s - 1) over that of v, s the mean share."""
+    """Without a prior m - 1; with one, v (1 / s - 1) over v on average, s the mean share."""
     if decode == "unbiased":
         return members - 1.0
     variance = variances(skew).double()
