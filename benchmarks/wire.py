@@ -1,12 +1,12 @@
-"""Speed and tightness of the wire format: quantising, the entropy coder, and positions.
+"""Speed and tightness of the wire format: quantising, entropy coders, and positions.
 
     python benchmarks/wire.py --device cpu  --out benchmarks/results/wire-cpu.json
     python benchmarks/wire.py --device cuda --out benchmarks/results/wire-cuda.json
 
-On a CPU, rates are of one core for cells and of all threads for positions. As everywhere, smaller
-ratios are better: a rate is given as the floor that we set ourselves over the measured one, a size
-as what was written over the least that is possible. On a GPU only cells are handled: there the
-measure is the time to copy them.
+On a CPU, rates are of one core for cells and chunks, and of all threads for positions. As
+everywhere, smaller ratios are better: a rate is given as the floor that we set ourselves over the
+measured one, a size as what was written over the least that is possible. On a GPU only cells and
+counts over chunks are handled: there the measure is the time to copy them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL
 from fetchsgd.quantisers.level_section import cell_counts, product_frequencies
 from fetchsgd.quantisers.level_sizes import CELL_TOTAL
 from fetchsgd.quantisers.levels import quantise_rows
-from fetchsgd.wire import Floats, Reader, SparseUpdate, positions, rans
+from fetchsgd.wire import Floats, Reader, SparseIntegers, SparseUpdate, positions, rans
 from fetchsgd.wire.choices import Choices, choose
+from fetchsgd.wire.chunk_sizes import sparse_bytes
+from fetchsgd.wire.chunk_statistics import chunk_statistics
+from fetchsgd.wire.chunks import read_sparse
 from fetchsgd.wire.rans import normalise
 from fetchsgd.wire.segments import SEGMENT, spans
 
@@ -130,6 +133,74 @@ def entropy_coder(name: str, levels: np.ndarray, bits: int, repeats: int) -> lis
     ] + [_size(f"{name}: bytes over entropy", sum(map(len, coded)), least, 1.01)]
 
 
+def independent(rng: np.random.Generator) -> np.ndarray:
+    """3 % not zero, anywhere."""
+    return (rng.random(DIM) < 0.03) * rng.choice([-2, -1, 1, 2], DIM)
+
+
+def channels(rng: np.random.Generator) -> np.ndarray:
+    """3 % not zero, of which a channel has few or many, as in gradients of convolutions."""
+    shape = 1000, DIM // 1000
+    density = 0.03 * rng.exponential(size=(shape[0], 1)) * rng.exponential(size=(1, shape[1]))
+    return ((rng.random(shape) < density) * rng.choice([-2, -1, 1, 2], shape)).ravel()
+
+
+def chunks(name: str, levels: np.ndarray, repeats: int) -> list[Row]:
+    """Levels to sparse integers to bytes and back on one core, as rates of float32."""
+    dense = torch.from_numpy(levels.astype(np.int8))
+    sent = SparseIntegers.from_dense(dense)
+    data = sent.write(sent.coding())
+
+    def encode() -> None:
+        values = SparseIntegers.from_dense(dense)
+        values.write(values.coding())
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds = medians(
+            {
+                "encode": encode,
+                "decode": lambda: read_sparse(Reader(memoryview(data)), len(levels)),
+                "predict the size": lambda: sparse_bytes(chunk_statistics(dense[None])),
+            },
+            "cpu",
+            repeats,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    _, counts = np.unique(levels, return_counts=True)
+    least = -float((counts * np.log2(counts / len(levels))).sum()) / 8
+    return [
+        {
+            "what": f"chunks, {name}: {what} on one core, float32",
+            "measured": f"{4 * len(levels) / taken / 1e9:.1f} GB/s",
+            "ratio": CELL_BYTES_FLOOR * taken / (4 * len(levels)),
+            "target": 1.0,
+        }
+        for what, taken in seconds.items()
+    ] + [_size(f"chunks, {name}: bytes over entropy", len(data), least, 1.01)]
+
+
+def chunks_cuda(repeats: int) -> list[Row]:
+    """Counting over the levels of 40 clients, as a multiple of copying them once."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    draws = torch.randn(40, DIM, generator=generator, device="cuda")
+    levels = (draws / 2.1).trunc().to(torch.int8)
+    found = chunk_statistics(levels)
+    work = {
+        "copy levels of 8 bits": levels.clone,
+        "count chunks and values": lambda: chunk_statistics(levels),
+        "sizes from the counts": lambda: sparse_bytes(found),
+    }
+    seconds = medians(work, "cuda", repeats)
+    copied = seconds["copy levels of 8 bits"]
+    return [
+        {"what": what, "measured": f"{s * 1e3:.3f} ms", "ratio": s / copied, "target": None}
+        for what, s in seconds.items()
+    ]
+
+
 def position_codes(density: float, repeats: int) -> list[Row]:
     rng = np.random.default_rng(0)
     count = int(DIM * density)
@@ -172,12 +243,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.device == "cuda":
-        report(quantising_cuda(options.repeats), environment("cuda"), options.out)
+        rows = quantising_cuda(options.repeats) + chunks_cuda(options.repeats)
+        report(rows, environment("cuda"), options.out)
         return
     rng = np.random.default_rng(0)
     rows = quantising_cpu(options.repeats)
     rows += entropy_coder("ternary, 14 % not zero", ternary(rng), 2, options.repeats)
     rows += entropy_coder("4 bits, Gaussian", gaussian(rng), 4, options.repeats)
+    rows += chunks("3 % not zero", independent(rng), options.repeats)
+    rows += chunks("3 %, by channels", channels(rng), options.repeats)
     for density in DENSITIES:
         rows += position_codes(density, options.repeats)
     report(rows, environment("cpu"), options.out)

@@ -26,9 +26,13 @@ if not torch.cuda.is_available():
 # sentences the tests want to see.
 CHECKED = [
     "fetchsgd.sketch.hashing",
+    "fetchsgd.sketch.permutation",
     "fetchsgd.sketch.kernels.cpu",
     "fetchsgd.sketch.kernels.cuda",
     "fetchsgd.sketch.kernels.cuda_layout",
+    "fetchsgd.sketch.kernels.permuted.cpu",
+    "fetchsgd.sketch.kernels.permuted.cuda",
+    "fetchsgd.sketch.kernels.permuted.reference",
     "fetchsgd.sketch.kernels.pieces",
     "fetchsgd.sketch.kernels.reference",
     "fetchsgd.sketch.kernels.selection",

@@ -21,7 +21,10 @@ import warnings
 from pathlib import Path
 
 # What numba compiles, atheris cannot instrument.
-COMPILED = ["fetchsgd.wire.bit_loops", "fetchsgd.wire.rans_loops", "fetchsgd.quantisers.kernels"]
+COMPILED = [
+    *(f"fetchsgd.wire.{name}_loops" for name in ("bit", "chunk", "chunk_coder", "rans")),
+    "fetchsgd.quantisers.kernels",
+]
 if "--loops" in sys.argv:
     sys.argv.remove("--loops")
     os.environ["NUMBA_DISABLE_JIT"] = "1"

@@ -11,6 +11,7 @@ from fetchsgd.quantisers import SharedStep
 from fetchsgd.quantisers.shared_step import FINER, FORGETS, next_size, typical_size
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulate import Run
+from fetchsgd.wire import DenseVector, encode
 
 KEY = 77
 COUNT = 4000
@@ -140,3 +141,22 @@ def test_a_run_learns_the_size_from_what_is_sent():
         size = next_size(size, typical_size(merged.sizes))
         assert torch.equal(training.size, size)
     assert 0 < float(size) < math.inf
+
+
+def test_small_rows_send_little_and_what_is_zero_nothing():
+    cells = torch.randn(4, 5000, generator=torch.Generator().manual_seed(5))
+    cells[2] *= 1e-3
+    cells[3] = 0
+    rows = SharedStep(1.0).for_size(0.5).round_rows(cells, 7, torch.arange(4))
+    assert rows.steps.tolist() == [0.5] * 4
+    sizes = rows.section_bytes()
+    assert sizes[0] > 5 * sizes[2] > 5 * sizes[3]
+
+
+def test_a_cap_holds_for_clients_that_are_larger_than_others():
+    cells = torch.randn(2, 20_000, generator=torch.Generator().manual_seed(5))
+    cells[1] *= 100
+    rows = SharedStep(0.4, 2000).for_size(0.8).round_rows(cells, 7, torch.arange(2))
+    assert rows.steps[1] > 10 * rows.steps[0]
+    for i in range(2):
+        assert 1800 <= len(encode(DenseVector(rows.row(i)))) <= 2000

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from awkward import awkward, normal
+from rows_to_send import KINDS, numbers
 from waiting import nothing_waits
 from wire.messages import assert_predicted, same
 
-from fetchsgd.quantisers import QUANTISERS, Step
+from fetchsgd.quantisers import QUANTISERS, SharedStep, Step
 from fetchsgd.quantisers.kernels import reference
 from fetchsgd.quantisers.step import most_entropy
 from fetchsgd.quantisers.steps import rms_steps, round_to_steps
@@ -18,21 +19,6 @@ from fetchsgd.wire.sizes import HEADER_BYTES
 
 KEY = 0x1234_5678_9ABC_DEF0
 CLIENTS = torch.tensor([4, 99, (1 << 62) + 5])
-
-
-def numbers(kind, n, count):
-    """Rows such as clients send: normal, heavy-tailed, layers of unequal size, nearly all zero."""
-    found = normal(n, count)
-    if kind == "heavy":
-        return found**5
-    if kind == "layers":
-        return found * torch.logspace(-6, 0, count)
-    if kind == "spikes":
-        return found * (torch.arange(count) % 997 == 3)
-    return found
-
-
-KINDS = ["normal", "heavy", "layers", "spikes"]
 
 
 class TestSteps:
@@ -156,7 +142,9 @@ class TestLevels:
 
 
 class TestRows:
-    @pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 400)], ids=str)
+    @pytest.mark.parametrize(
+        "quantiser", [Step(), Step(0.1), Step(0.5, 400), SharedStep().for_size(0.5)], ids=str
+    )
     def test_a_real_client_rounds_like_a_simulated_one(self, quantiser):
         cells = normal(3, 7000) ** 3
         together = quantiser.round_rows(cells, KEY, CLIENTS)
@@ -201,42 +189,6 @@ class TestRows:
                 assert rows.section_bytes().shape == (shape[0],)
 
 
-class TestCap:
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("bytes", [300, 1000, 5000, 20_000, 100_000])
-    def test_no_message_is_longer_and_little_is_wasted(self, kind, bytes):
-        quantiser = Step(0.01, bytes)
-        for count in (5000, 100_000):
-            cells = numbers(kind, 3, count)
-            rows = quantiser.round_rows(cells, KEY, CLIENTS)
-            free = rms_steps(cells, 0.01)
-            assert (rows.steps >= free).all()
-            for i in range(3):
-                size = len(encode(DenseVector(rows.row(i))))
-                assert size <= bytes
-                assert size - HEADER_BYTES <= quantiser.most_bytes(count)
-                if bytes >= 1000:
-                    assert rows.steps[i] == free[i] or size >= 0.96 * bytes - 20
-
-    def test_a_message_that_fits_is_left_alone(self):
-        cells = normal(3, 5000)
-        free, capped = (q.round_rows(cells, KEY, CLIENTS) for q in (Step(8.0), Step(8.0, 10**6)))
-        assert torch.equal(free.steps, capped.steps)
-        assert torch.equal(free.levels, capped.levels)
-
-    def test_unbiased(self):
-        """The mean of 600 draws is off by 6 of its deviations at most: one key in 10^6."""
-        cells, draws = normal(2000) ** 3, 600
-        rows = Step(0.1, 400).round_rows(cells.expand(draws, -1), KEY, torch.arange(draws))
-        sent = rows.dequantise().double()
-        off = sent.mean(dim=0) - cells.double()
-        assert (off.abs() <= 6 * sent.std(dim=0) / draws**0.5 + 1e-3 * rows.steps.max()).all()
-
-    def test_too_few_bytes_for_anything(self):
-        with pytest.raises(ValueError, match=r"upload.bytes = 100 holds no message of 5000"):
-            Step(8.0, 100).round_rows(normal(1, 5000), KEY, CLIENTS[:1])
-
-
 def test_no_levels_have_more_entropy_than_geometric_ones():
     for mean in (0.01, 0.125, 1.0, 30.0):
         q = (math.sqrt(1 + mean * mean) - 1) / mean
@@ -275,7 +227,9 @@ class TestMistakes:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("quantiser", [Step(), Step(0.1), Step(0.5, 2000)], ids=str)
+@pytest.mark.parametrize(
+    "quantiser", [Step(), Step(0.1), Step(0.5, 2000), SharedStep(1.0).for_size(2.0)]
+)
 def test_a_gpu_sends_the_same_without_waiting(quantiser):
     rows = normal(3, 30_000) ** 3
     here = quantiser.round_rows(rows, KEY, CLIENTS)

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fetchsgd.server.grids import GRIDS
+from fetchsgd.server.grids import GRIDS, walk
 from fetchsgd.server.grids.step_log import StepLog
 from fetchsgd.server.grids.walk import missed_statistics
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.vector import FlatModel, SparseVector
 from fetchsgd.wire import decode, encode
+from fetchsgd.wire.chunk_sizes import update_bytes
 from fetchsgd.wire.chunk_statistics import chunk_statistics
 
 CPU = torch.device("cpu")
@@ -109,8 +110,10 @@ def test_the_walk_counts_what_the_sums_have(seed, rounds):
         seen.append(server.position.steps)
     held = [int(v) for v in server.draw.integers(0, rounds + 1, 9)]
     log = server.downloads.log
-    versions, found = missed_statistics(log, held, server.position.steps)
-    assert set(versions) == {version if version >= log.oldest else 0 for version in held}
+    clients, found = missed_statistics(log, held, server.position.steps)
+    reached = [version if version >= log.oldest else 0 for version in held]
+    versions = sorted(set(reached), reverse=True)
+    assert clients == [reached.count(version) for version in versions]
     differences = torch.stack([seen[-1] - seen[version] for version in versions])
     assert_same(found, chunk_statistics(differences))
 
@@ -158,23 +161,24 @@ def test_a_log_is_restored_from_its_tensors():
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("rounds", [1, 9])
-def test_the_walk_of_a_gpu_is_that_of_a_cpu(rounds, monkeypatch):
-    """In Triton's interpreter, with tiles so small that there are several."""
-    pytest.importorskip("triton")
-    if torch.cuda.is_available():
-        pytest.skip("the interpreter is for machines without a GPU")
-    from fetchsgd.server.grids import walk, walk_cuda
-
-    monkeypatch.setattr(walk_cuda, "TILE", 128)
-    server = Server("steps", 5, log=100)
-    for _ in range(rounds):
-        server.step(scale=3.0)
-    held = [0, rounds, rounds // 2, 1, rounds // 2]
+def test_sizes_between_versions_follow_from_those_that_are_counted(monkeypatch):
+    """In sum to a fifth of a percent, for clients that come back after any number of rounds."""
+    server = Server("steps", 2, rounds=100, log=100, module=nn.Linear(300, 300))
+    for _ in range(90):
+        server.step(density=0.02, scale=0.02)
     log, steps = server.downloads.log, server.position.steps
-    _, expected = missed_statistics(log, held, steps)
-    monkeypatch.setattr(walk, "_add_up", walk_cuda.add_up)
-    assert_same(missed_statistics(log, held, steps)[1], expected)
+    held = [int(v) for v in 90 - server.draw.exponential(30, 80).clip(0, 90)]
+    assert len(set(held)) > 2 * walk.MOST_COUNTED
+
+    def total():
+        clients, found = missed_statistics(log, held, steps)
+        assert sum(clients) == pytest.approx(len(held))
+        return len(clients), float(update_bytes(found, log.dim) @ torch.tensor(clients).double())
+
+    rows, some = total()
+    assert rows <= walk.MOST_COUNTED + 1
+    monkeypatch.setattr(walk, "MOST_COUNTED", 1000)
+    assert some == pytest.approx(total()[1], rel=0.002)
 
 
 @pytest.mark.gpu

@@ -100,6 +100,26 @@ def test_chunks_change_nothing(monkeypatch, method):
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("bits", [32, 16, 2])
+@pytest.mark.parametrize(
+    "method", ["uncompressed", "fetchsgd", "true_topk", "local_topk", "local_topk, with memory"]
+)
+def test_nothing_keeps_the_vectors(method, bits):
+    """On a GPU the next chunk, or the next round, overwrites them."""
+    name, _, remembers = method.partition(", ")
+    sets = ("local_error=true", "local_momentum=0.5") if remembers else ()
+    run = make(name, f"upload.bits={bits}", *sets)
+    message = run.method.message
+    memory = message.first_memory(12, torch.device("cpu"))
+    assert (memory is not None) == bool(remembers)
+    vectors = random_vectors(0, run.setup.model.dim)
+    clients, upload = torch.from_numpy(COHORT), run.cohort.upload(0)
+    merged = message.merge(vectors, shares(run), clients, upload, memory)
+    vectors.fill_(torch.nan)
+    kept = [part for part in merged if part is not None] + list((memory or {}).values())
+    assert all(torch.isfinite(torch.as_tensor(part)).all() for part in kept)
+
+
 def test_local_batches_use_each_example_once_an_epoch():
     """At a tiny rate all steps see the same weights, so their sum is that of all examples.
 

@@ -57,6 +57,7 @@ def test_clients_of_many_sizes(method, monkeypatch):
         ("fetchsgd", ("k=500", "cols=8000")),
         ("fetchsgd", ("k=500", "cols=8000", "upload.bits=2")),
         ("fetchsgd", ("k=500", "cols=8000", "download.grid=float16")),
+        ("true_topk", ("k=500", "upload.bits=2", "download.grid=steps")),
         ("fetchsgd", ("k=500", "cols=8000", "diagnose=true", "diagnose_every=1")),
         ("uncompressed", ()),
         ("true_topk", ("k=500",)),

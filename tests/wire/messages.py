@@ -7,25 +7,31 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
+from fetchsgd.quantisers import Eden
+from fetchsgd.quantisers.eden_section import EdenMessage
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.quantisers.levels import Quantised
+from fetchsgd.quantisers.step_section import OneStep
 from fetchsgd.wire import (
     Coding,
     DenseVector,
     Floats,
     Integers,
     SketchTable,
+    SparseIntegers,
     SparseUpdate,
     WholeModel,
     encode,
 )
 from fetchsgd.wire.choices import Choices
+from fetchsgd.wire.chunk_sizes import best_code
 from fetchsgd.wire.codec import write
-from fetchsgd.wire.gaps import best_code
+from fetchsgd.wire.gaps import best_code as best_gap_code
 from fetchsgd.wire.header import HEADER_BYTES
 from fetchsgd.wire.integers import symbols_of
-from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
+from fetchsgd.wire.positions import BITMAP, CHUNKS, GAPS, GOLOMB, JOINT
 from fetchsgd.wire.rans import TOTAL, histogram, normalise
+from fetchsgd.wire.sparse_integers import sparse_statistics
 
 
 def same(a, b) -> bool:
@@ -107,13 +113,27 @@ def one_of_each() -> dict[str, bytes]:
         if bits < 6:
             found[f"cells-{bits}"] = encode(cells)
     sparse = SparseUpdate(300, subset(300, 40, "random", rng), integers(40, rng))
-    table = normalise(histogram(symbols_of(sparse.values.values.numpy())), TOTAL)
-    found["sparse-joint"] = encode(sparse)
+    counts = histogram(symbols_of(sparse.values.values.numpy()))
+    table = normalise(counts, TOTAL)
+    counts[0] = 260
+    found["sparse-joint"] = write(sparse, Choices(Coding(4, normalise(counts, TOTAL)), JOINT))
+    chunks = best_code(sparse_statistics(300, sparse.indices, sparse.values.values))
+    found["sparse-chunks"] = write(sparse, Choices(Coding(4, chunks=chunks), CHUNKS))
+    levels = np.rint(rng.normal(size=(5, 200)) * [[0], [0.3], [2], [0.3], [1e9]]).astype(np.int64)
+    dense = torch.from_numpy(levels.ravel())
+    found["chunks"] = encode(DenseVector(SparseIntegers.from_dense(dense)))
+    nothing = SparseIntegers.from_dense(torch.zeros(70, dtype=torch.int64))
+    found["chunks-of-nothing"] = encode(WholeModel(nothing))
+    found["one-step"] = encode(DenseVector(OneStep(0.375, SparseIntegers.from_dense(dense // 2))))
+    found["one-step-of-nothing"] = encode(DenseVector(OneStep(0.0, nothing)))
+    for rate in (0.3, 1, 3):
+        rows = Eden(rate).round_rows(torch.linspace(-1, 2, 70)[None], 5, torch.tensor([9]))
+        found[f"rotated-{rate}"] = encode(DenseVector(rows.row(0)))
     found["sparse-integers"] = write(sparse, Choices(Coding(4, table), GOLOMB))
     floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
     found["sparse-bitmap"] = write(floats, Choices(Coding(2), BITMAP))
     found["sparse-golomb"] = write(floats, Choices(Coding(2), GOLOMB))
-    found["sparse-gaps"] = write(floats, Choices(Coding(2), GAPS, best_code(300, 40)))
+    found["sparse-gaps"] = write(floats, Choices(Coding(2), GAPS, best_gap_code(300, 40)))
     found["sparse-all"] = encode(SparseUpdate(3, torch.arange(3), Floats(three)))
     found["sparse-none"] = encode(SparseUpdate(3, torch.arange(0), Floats(three[:0])))
     return found
@@ -137,6 +157,15 @@ def plain(payload) -> dict:
     values = payload.values
     if isinstance(values, Floats):
         return found | {"floats": values.values.tolist()}
+    if isinstance(values, EdenMessage):
+        found |= {"key": values.key, "client": values.client, "scales": values.scales.tolist()}
+        return found | {"codes": values.codes.flatten().tolist()}
+    if isinstance(values, OneStep):
+        found["step"] = values.step
+        values = values.levels
+    if isinstance(values, SparseIntegers):
+        found |= {"of": values.count, "places": values.indices.tolist()}
+        return found | {"integers": values.values.tolist()}
     if isinstance(values, Integers):
         return found | {"integers": values.values.tolist()}
     return found | {"bits": values.bits, "scales": values.scales.tolist(), "levels": levels(values)}

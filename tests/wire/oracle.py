@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from itertools import pairwise
+from math import comb
 
 KINDS = ["dense", "sketch", "sparse", "model", "permuted"]
 
@@ -39,8 +40,9 @@ def read(message: bytes) -> dict:
         found |= {name: h[name] for name in ("dim", "rows", "cols", "block", "seed")}
     if h["kind"] == 3:
         found |= {"since": h["since"], "dim": h["dim"]}
-    if h["positions"] == 4:
-        everything = integers(source, h["dim"])
+    if h["positions"] in (4, 5):
+        together = integers if h["positions"] == 4 else chunks
+        everything = together(source, h["dim"])
         found["indices"] = [i for i, v in enumerate(everything) if v]
         found["integers"] = [v for v in everything if v]
     else:
@@ -91,7 +93,29 @@ def values(source: Source, format: int, count: int) -> dict:
         return {"floats": [bfloat16(source.take(2)) for _ in range(count)]}
     if format == 4:
         return {"integers": integers(source, count) if count else []}
+    if format == 5:
+        everything = chunks(source, count)
+        places = [i for i, v in enumerate(everything) if v]
+        return {"of": count, "places": places, "integers": [everything[i] for i in places]}
+    if format == 0x40:
+        (step,) = struct.unpack("<f", source.take(4))
+        return {"step": step, **values(source, 5, count)}
+    if format >> 4 == 5:
+        return rotated(source, format & 15, count)
     return cells(source, format >> 4, format & 15, count)
+
+
+def rotated(source: Source, bits: int, count: int) -> dict:
+    key, client, less = struct.unpack("<QQH", source.take(18))
+    block = 1
+    while block < min(count, 4096):
+        block *= 2
+    blocks = -(-count // block)
+    scales = [bfloat16(source.take(2)) for _ in range(blocks)]
+    number = blocks * (less + 1)
+    packed = int.from_bytes(source.take((number * bits + 7) // 8), "little")
+    codes = [packed >> i * bits & (1 << bits) - 1 for i in range(number)]
+    return {"key": key, "client": client, "scales": scales, "codes": codes}
 
 
 def bfloat16(data: bytes) -> float:
@@ -195,6 +219,105 @@ def integers(source: Source, count: int) -> list[int]:
             z = s if s < 16 else (4 + s % 4 << s // 4 - 2) + bits.take(s // 4 - 2)
             out.append(-(z + 1) // 2 if z % 2 else z // 2)
     source.finish(start, count)
+    return out
+
+
+class Coder:
+    """One lane of the entropy coder, symbol by symbol."""
+
+    def __init__(self, data: bytes) -> None:
+        self.x = int.from_bytes(data[:4], "little")
+        self.words = iter(struct.unpack(f"<{len(data) // 2 - 2}H", data[4:]))
+
+    def advance(self, start: int, frequency: int) -> None:
+        self.x = frequency * (self.x >> 14) + self.x % 2**14 - start
+        if self.x < 2**16:
+            self.x = self.x << 16 | next(self.words)
+
+    def symbol(self, frequencies: list[int]) -> int:
+        start = 0
+        for s, f in enumerate(frequencies):
+            if start <= self.x % 2**14 < start + f:
+                self.advance(start, f)
+                return s
+            start += f
+        raise AssertionError
+
+    def one_of(self, m: int) -> int:
+        starts = [2**14 * s // m for s in range(m + 1)]
+        return self.symbol([b - a for a, b in pairwise(starts)])
+
+    def bits(self, n: int) -> int:
+        if n <= 14:
+            return self.one_of(2**n) if n else 0
+        low = self.one_of(2**14)
+        return low + (self.bits(n - 14) << 14)
+
+    def below(self, n: int) -> int:
+        if n <= 4096:
+            return self.one_of(n)
+        low = len(bin(n - 1)) - 2 - 10
+        high = self.one_of((n - 1 >> low) + 1)
+        return (high << low) + self.bits(low)
+
+
+def chunks(source: Source, count: int) -> list[int]:
+    start = source.at
+    spans = [(first, min(first + 2**18, count)) for first in range(0, count, 2**18)]
+    sizes = []
+    for _ in spans:
+        nonzeros = source.number()
+        sizes.append((nonzeros, source.number() if nonzeros else 0))
+    out = [0] * count
+    if any(nonzeros for nonzeros, _ in sizes):
+        precision, mask, kinds = source.take(3)
+
+        def scaled() -> list[int]:
+            return [f << 14 - precision for f in table(source, 2**precision)]
+
+        tables = [scaled()]
+        of_class = [tables[0]]
+        for i in range(8):
+            if mask >> i & 1:
+                tables.append(scaled())
+            of_class.append(tables[-1])
+        of_values = [scaled() for _ in range(kinds)]
+        num_pages = (count + 65535) // 65536
+        pages = source.take(num_pages) if kinds > 1 else bytes(num_pages)
+        of_page = [of_values[kind] for kind in pages]
+        for (first, end), (nonzeros, size) in zip(spans, sizes, strict=True):
+            if nonzeros:
+                found = segment_of_chunks(source.take(size), first, end, of_class, of_page)
+                assert len(found) == nonzeros
+                for place, value in found.items():
+                    out[place] = value
+    source.finish(start, sum(nonzeros for nonzeros, _ in sizes))
+    return out
+
+
+def segment_of_chunks(
+    data: bytes, first: int, end: int, of_class: list[list[int]], of_page: list[list[int]]
+) -> dict[int, int]:
+    coder = Coder(data)
+    before: list[int] = []
+    out = {}
+    for base in range(first, end, 64):
+        t = sum(before[-4:])
+        n = coder.symbol(of_class[min(t.bit_length(), 8)])
+        before.append(n)
+        rank = coder.below(comb(64, n)) if 0 < n < 64 else 0
+        places = []
+        for i in range(n, 0, -1):
+            p = max(p for p in range(64) if comb(p, i) <= rank)
+            rank -= comb(p, i)
+            places.append(p)
+        for p in reversed(places):
+            s = coder.symbol(of_page[base // 65536])
+            extra = s // 2 - 27
+            z = s if s < 64 else (2 + s % 2 << extra) + coder.bits(extra)
+            out[base + p] = -(z + 1) // 2 if z % 2 else z // 2
+    assert coder.x == 2**16
+    assert next(coder.words, None) is None
     return out
 
 

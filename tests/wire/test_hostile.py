@@ -13,6 +13,7 @@ from fetchsgd.wire import (
     Floats,
     Integers,
     SketchTable,
+    SparseIntegers,
     SparseUpdate,
     WireError,
     decode,
@@ -97,6 +98,7 @@ def test_damage_in_long_messages():
         DenseVector(integers(150_000, rng, 1000)),
         SparseUpdate(10**6, at, Integers(torch.ones(150_000, dtype=torch.int64))),
         SparseUpdate(10**6, at, Floats(torch.zeros(150_000).half())),
+        DenseVector(SparseIntegers(10**6, at, integers(150_000, rng, 2).values)),
     ]
     for payload in longer:
         original = encode(payload)
@@ -153,6 +155,7 @@ SENTENCES = {
     "padding": message(
         1, 4, 0, b"\x80\x80\x01\x04\x00\x00\x00\x01\x00\0\0\0\0\1", dim=352, count=352
     ),
+    "have no positions": message(3, 5, 0, b"\0", dim=9, count=9),
     "1 bytes are left": message(1, 1, 0, b"\0"),
 }  # fmt: skip
 
@@ -164,7 +167,11 @@ def test_sentences(sentence):
 
 
 HUGE = [2**20, 2**40, 2**48, 2**60, 2**64 - 1]
-CODED = [1, 2, 3, 4, *(form + bits for form in (0x10, 0x20, 0x30) for bits in (2, 3, 4, 6, 8))]
+CODED = [1, 2, 3, 4, 5, *(form + bits for form in (0x10, 0x20, 0x30) for bits in (2, 3, 4, 6, 8))]
+
+
+# Kind, positions, and how many values fewer than dim.
+CASES = [(1, 0, 0), (3, 0, 0), *((3, form, 1) for form in (1, 3, 4, 5))]
 
 
 @pytest.mark.parametrize("count", HUGE)
@@ -175,7 +182,7 @@ def test_a_header_that_claims_much_allocates_little(count, body):
     tracemalloc.start()
     try:
         for values in CODED:
-            for kind, positions, few in [(1, 0, 0), (3, 0, 0), (3, 4, 1), (3, 3, 1), (3, 1, 1)]:
+            for kind, positions, few in CASES:
                 with pytest.raises(WireError):
                     decode(message(kind, values, positions, body, dim=count, count=count - few))
         _, peak = tracemalloc.get_traced_memory()
@@ -193,6 +200,7 @@ def expanding():
         "integers": DenseVector(ones),
         "every position": SparseUpdate(n, torch.arange(n), ones),
         "joint": SparseUpdate(n + 1, torch.arange(n), ones),
+        "chunks": DenseVector(SparseIntegers(n + 1, torch.arange(n), ones.values)),
         "gaps": SparseUpdate(n + 1, torch.arange(n), quantised(2, n, rng, 0)),
         "cells": SketchTable(n, 1, n, 1, 0, quantised(2, n, rng, 0)),
     }
@@ -210,3 +218,18 @@ def test_at_most_so_many_bytes_for_each_byte_of_a_message(name):
     # Each of torch's masks over the entries takes a byte an entry, and tracemalloc does not see it.
     masks = 2 * 4_000_000 if "gaps" not in name else 4_000_000
     assert peak + masks < MOST_PER_BYTE * len(data) + MOST_BEYOND
+
+
+def test_zeros_in_chunks_take_no_memory():
+    nothing = torch.arange(0)
+    few = torch.arange(0, 2**28, 2**18)
+    for at in (nothing, few):
+        data = encode(DenseVector(SparseIntegers(2**28, at, torch.ones_like(at))))
+        tracemalloc.start()
+        try:
+            found = decode(data)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found.values.indices.equal(at)
+        assert peak < MOST_PER_BYTE * len(data) + MOST_BEYOND

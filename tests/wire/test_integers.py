@@ -1,4 +1,4 @@
-"""Bucket symbols exist in numba, here, and in Triton: tests/server/test_walk_programs.py."""
+"""Bucket symbols are those of the page."""
 
 import numpy as np
 from wire.buckets import integers, on_the_page

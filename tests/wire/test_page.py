@@ -4,12 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from wire import oracle
 from wire.messages import one_of_each, plain
 
-from fetchsgd.wire import DenseVector, Integers, decode, encode
+from fetchsgd.wire import DenseVector, Integers, SparseIntegers, decode, encode
 from fetchsgd.wire.codec import parse, write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
@@ -22,8 +23,9 @@ VECTORS = {
 
 
 def test_the_page_has_a_vector_of_each_format():
-    assert {message[6] for message, _ in VECTORS.values()} >= {1, 2, 3, 4, 0x12, 0x13, 0x28, 0x32}
-    assert {message[7] for message, _ in VECTORS.values()} == set(range(5))
+    formats = {message[6] for message, _ in VECTORS.values()}
+    assert formats >= {1, 2, 3, 4, 5, 0x12, 0x13, 0x28, 0x32, 0x40, 0x51}
+    assert {message[7] for message, _ in VECTORS.values()} == set(range(6))
     assert {message[5] for message, _ in VECTORS.values()} == set(range(1, 6))
 
 
@@ -40,6 +42,31 @@ def test_the_vector_of_several_segments():
     message = encode(DenseVector(Integers(torch.arange(200_000) ** 2 % 7)))
     assert len(message) == int(size)
     assert message[60:64][::-1].hex() == checksum
+
+
+def test_the_vector_of_chunks_in_several_segments():
+    found = re.search(
+        r"integers v\(i\).*?of (\d+) bytes with checksum\s+`0x([0-9a-f]{8})`", PAGE, re.S
+    )
+    size, checksum = found.groups()
+    i = torch.arange(600_000)
+    levels = torch.where(i**2 % 1009 < 40, i // 100_000 + 1, 0)
+    message = encode(DenseVector(SparseIntegers.from_dense(levels)))
+    assert len(message) == int(size)
+    assert message[60:64][::-1].hex() == checksum
+
+
+def test_the_reader_of_the_page_reads_chunks_with_several_tables():
+    """More than one page and more than one segment, as far as plain Python has the patience."""
+    rng = np.random.default_rng(0)
+    levels = torch.zeros(2**18 + 100, dtype=torch.int64)
+    for first, size in ((0, 1), (2**16, 9), (2**18, 30)):
+        at = torch.from_numpy(first + rng.permutation(5000 if first < 2**18 else 100)[:80])
+        levels[at] = torch.from_numpy(size * rng.choice([-1, 1], 80))
+    message = encode(DenseVector(SparseIntegers.from_dense(levels)))
+    payload, choices = parse(message)
+    assert len(choices.values.chunks.values) > 1
+    assert oracle.read(message) == plain(payload)
 
 
 @pytest.mark.parametrize(("name", "message"), one_of_each().items())

@@ -6,11 +6,9 @@ import torch
 from wire.messages import assert_predicted, integers, quantised, subset
 
 from fetchsgd.wire import DenseVector, Floats, Integers, SparseUpdate, encode, sizes
-from fetchsgd.wire.rans import histogram
-
-
-def counts_of(symbols):
-    return torch.from_numpy(histogram(symbols))[None]
+from fetchsgd.wire.chunk_sizes import sparse_bytes, update_bytes
+from fetchsgd.wire.chunk_statistics import chunk_statistics
+from fetchsgd.wire.sparse_integers import sparse_statistics
 
 
 @pytest.mark.parametrize("where", ["random", "runs", "even"])
@@ -47,7 +45,6 @@ def test_many_at_once_are_one_after_another():
     counts[0] = 0
     counts[:, 0] += 500_000 - counts.sum(dim=1)
     for function in (
-        lambda h: sizes.integer_update_bytes(h, 500_000),
         sizes.integer_bytes,
         lambda h: sizes.position_bytes(500_000, h[:, 1:].sum(dim=1)),
     ):
@@ -57,13 +54,24 @@ def test_many_at_once_are_one_after_another():
         assert torch.isfinite(together).all()
 
 
+def test_many_updates_at_once_are_one_after_another():
+    rng = np.random.default_rng(0)
+    density = 0.01 * 4.0 ** np.arange(6)[:, None]
+    levels = rng.poisson(0.5, (6, 30_000)) * (rng.random((6, 30_000)) < density)
+    levels[0], levels[5] = 0, 1
+    rows = torch.from_numpy(levels)
+    for function in (sparse_bytes, lambda found: update_bytes(found, 30_000)):
+        together = function(chunk_statistics(rows))
+        each = [function(chunk_statistics(row[None])) for row in rows]
+        assert together.dtype == torch.float64
+        assert torch.allclose(together, torch.cat(each), rtol=1e-12)
+
+
 def test_nothing_and_everything_have_no_positions():
     assert sizes.position_bytes(1000, torch.tensor([0, 1000])).tolist() == [0, 0]
     assert sizes.position_bytes(0, torch.tensor([0])).tolist() == [0]
     assert sizes.position_bytes(1, torch.tensor([0, 1])).tolist() == [0, 0]
-    nothing = torch.zeros(1, 256, dtype=torch.int64)
-    nothing[0, 0] = 50
-    assert float(sizes.integer_update_bytes(nothing, 50)) == 0
+    assert float(update_bytes(chunk_statistics(torch.zeros(1, 50).long()), 50)) == 0
 
 
 def test_integers_without_a_place_are_counted_too():

@@ -14,6 +14,7 @@ from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_rati
 from fetchsgd.runs.budget import choose, parse_budget
 from fetchsgd.runs.older import going_on
 from fetchsgd.runs.settings import Config, merge, parse_assignments, parse_names, resolve
+from fetchsgd.runs.settings.presets import preset as find_preset
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulate.run import Run
 from fetchsgd.vector import FlatModel
@@ -33,6 +34,14 @@ def train(
         typer.Option(help="fetchsgd by default; your own class as package.module:Class."),
     ] = None,
     settings: Setting = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="paper|sums|messages",
+            help="Settings that belong together: the published method; for a server that sees "
+            "only sums; for one that sees each message.",
+        ),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +61,7 @@ def train(
     TASK is the name of a task, or your own function as package.module:function. FILE.toml holds
     settings, one section each for the task, the method and so on.
     """
-    given, assignments = _given(what, method), settings or []
+    given, assignments = _given(what, method, preset), settings or []
     if resume and out is None:
         raise UserError("--resume needs --out: which run is to go on?")
     if resume and out is not None:
@@ -83,10 +92,14 @@ def _within(budget: str, config: Config, given: Settings, assignments: list[str]
     return resolve(given, [*assignments, *names])
 
 
-def _given(what: str, method: str | None) -> Settings:
+def _given(what: str, method: str | None, preset: str | None) -> Settings:
     given = read_toml(Path(what)) if what.endswith(".toml") else {"task": {"name": what}}
     if "sweep" in given:
         raise UserError(f"{what} is a sweep; use 'fetchsgd sweep {what} --out DIR'")
+    if preset is not None and method is not None:
+        raise UserError("--preset chooses the method: leave --method out, or the preset")
+    if preset is not None:
+        return merge(find_preset(preset), given)
     return merge(given, {"method": {"name": method}}) if method else given
 
 

@@ -10,17 +10,17 @@ others for GPUs. A model that vmap cannot run is left to trainer.py, client by c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from fetchsgd.clients.layer_gradients import full_precision, gradient_of, is_known
+from fetchsgd.clients.layer_gradients import full_precision
 from fetchsgd.clients.per_client_convolutions import per_client_convolutions
+from fetchsgd.clients.taps import layers_of, tapped
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
@@ -38,10 +38,16 @@ Gradients = tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]  # and losses
 
 
 class ClientGradients:
-    """Gradients and losses of clients that share their weights, or that each have their own."""
+    """Gradients and losses of clients that share their weights, or that each have their own.
 
-    def __init__(self, model: FlatModel, loss: Loss, compute_dtype: torch.dtype) -> None:
+    weight_decay: so many times the weights are added to each gradient.
+    """
+
+    def __init__(
+        self, model: FlatModel, loss: Loss, compute_dtype: torch.dtype, weight_decay: float = 0.0
+    ) -> None:
         self.model, self.loss, self.compute_dtype = model, loss, compute_dtype
+        self.weight_decay = weight_decay
         self.layers = layers_of(model)
         self.convolves = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
         # Not known before two clients' gradients have been computed both ways.
@@ -59,24 +65,35 @@ class ClientGradients:
         return bool(self.vmap_serves)
 
     def __call__(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
-        if weights.ndim == 2:
-            # On a CPU, grouped convolutions are the faster ones.
-            is_slow = weights.is_cuda and self.convolves
-            return (self.by_per_client_convolutions if is_slow else self.by_vmap)(weights, cohort)
+        if weights.ndim == 1 and self.serves_in_one_pass(weights, cohort):
+            return self.in_one_pass(weights, cohort)
+        # On a CPU, grouped convolutions are the faster ones.
+        is_slow = weights.ndim == 2 and weights.is_cuda and self.convolves
+        compute = self.by_per_client_convolutions if is_slow else self.by_vmap
+        gradients, losses = compute(weights, cohort)
+        return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses
+
+    def serves_in_one_pass(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> bool:
         if self.one_pass_serves is None and len(cohort.present) > 1:
             self._try_both(weights, cohort.part(slice(2)))
-        return (self.in_one_pass if self.one_pass_serves else self.by_vmap)(weights, cohort)
+        return bool(self.one_pass_serves)
 
-    def in_one_pass(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> Gradients:
+    def in_one_pass(
+        self,
+        weights: Float32[Tensor, " dim"],
+        cohort: Cohort,
+        out: Float32[Tensor, "n dim"] | None = None,
+    ) -> Gradients:
+        """out: memory for the gradients, instead of new memory."""
         # No gradient over all clients is needed, so autograd computes none.
         parameters = self.model.views(weights.detach())
-        gradients = weights.new_empty(len(cohort.present), self.model.dim)
-        with torch.enable_grad(), tapped(self.layers, gradients) as taps:
+        gradients = weights.new_empty(len(cohort.present), self.model.dim) if out is None else out
+        decay = self.weight_decay * weights.detach() if self.weight_decay else None
+        with torch.enable_grad(), tapped(self.layers, gradients, decay) as taps:
             losses = self._losses(parameters, cohort.examples, cohort.targets.flatten(0, 1))
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
-        for layer in taps.unreached:
-            layer.clear(gradients)
+        taps.fill_unreached()
         return gradients, means.detach()
 
     def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
@@ -157,97 +174,6 @@ def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Te
     if not loss.requires_grad:
         return [torch.zeros_like(parameter) for parameter in parameters]
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A module that has weights: where they are in the vector, and their shapes."""
-
-    module: nn.Module
-    places: dict[str, tuple[slice, torch.Size]]
-
-    def write(self, gradients: Float32[Tensor, "n dim"], inputs: Tensor, slopes: Tensor) -> None:
-        at = {
-            name: gradients[:, columns].view(-1, *shape)
-            for name, (columns, shape) in self.places.items()
-        }
-        write = gradient_of(self.module)
-        assert write is not None
-        write(self.module, inputs, slopes, at["weight"], at.get("bias"))
-
-    def clear(self, gradients: Float32[Tensor, "n dim"]) -> None:
-        for columns, _ in self.places.values():
-            gradients[:, columns] = 0
-
-
-def layers_of(model: FlatModel) -> list[Layer]:
-    """All layers with trainable weights; none if one is unknown, or if two share weights."""
-    ends = torch.tensor(model.sizes).cumsum(0).tolist()
-    places = {
-        name: (slice(end - size, end), shape)
-        for name, shape, size, end in zip(model.names, model.shapes, model.sizes, ends, strict=True)
-    }
-    layers = []
-    for prefix, module in model.module.named_modules():
-        own = dict(module.named_parameters(prefix, recurse=False))
-        if not any(parameter.requires_grad for parameter in own.values()):
-            continue
-        # A weight that is missing here is frozen, or has been met in another layer.
-        if not is_known(module) or not places.keys() >= own.keys():
-            return []
-        layers.append(Layer(module, {name.rpartition(".")[2]: places.pop(name) for name in own}))
-    return layers
-
-
-class Taps:
-    """Collects the clients' gradients while one backward pass runs."""
-
-    def __init__(self, layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> None:
-        self.gradients = gradients
-        self.unreached = set(layers)  # until the backward pass reaches them
-        # Something that asks for a gradient, since neither weights nor inputs do.
-        self.anchor = torch.zeros((), device=gradients.device, requires_grad=True)
-
-    def record(self, layer: Layer, inputs: Tensor, slopes: Tensor) -> None:
-        layer.write(self.gradients, inputs, slopes)
-        self.unreached.discard(layer)
-
-
-class Tap(torch.autograd.Function):
-    """Passes a layer's output on; on the way back, hands over the slopes there."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, output: Tensor, inputs: Tensor, _anchor: Tensor, taps: Taps, layer: Layer
-    ) -> Tensor:
-        ctx.save_for_backward(inputs)  # so that autograd notices if they are overwritten
-        ctx.taps, ctx.layer = taps, layer
-        # A view could not be overwritten, as nn.ReLU(inplace=True) does.
-        return output.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.taps.record(ctx.layer, *ctx.saved_tensors, *slopes)
-        return *slopes, None, None, None, None
-
-
-@contextmanager
-def tapped(layers: list[Layer], gradients: Float32[Tensor, "n dim"]) -> Iterator[Taps]:
-    """While this lasts, a backward pass writes the clients' gradients."""
-    taps = Taps(layers, gradients)
-
-    def tap(layer: Layer) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            apply: Any = Tap.apply
-            through: Tensor = apply(output, inputs[0].detach(), taps.anchor, taps, layer)
-            return through
-
-        return layer.module.register_forward_hook(hook)
-
-    with ExitStack() as hooks:
-        for layer in layers:
-            hooks.enter_context(tap(layer))
-        yield taps
 
 
 @contextmanager

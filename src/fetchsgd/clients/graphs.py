@@ -9,15 +9,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.clients.batches import Batch
+from fetchsgd.clients.batches import Batch, Cohort
 from fetchsgd.errors import UserError
 from fetchsgd.randomness import kept_globals
 
@@ -25,60 +25,65 @@ from fetchsgd.randomness import kept_globals
 MOST_SHAPES = 32
 WARM_UPS = 3
 
-Gradient = Callable[[Tensor, Batch], tuple[list[Tensor], Tensor]]
+Examples = TypeVar("Examples", bound=Batch | Cohort)
+Gradient = TypeVar("Gradient")  # the cohort's in pieces, or each client's in a row
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(Generic[Examples, Gradient]):
     """A graph, the memory that it reads, and the memory that it writes."""
 
     graph: torch.cuda.CUDAGraph
     weights: Float32[Tensor, " dim"]
-    batch: Batch
-    gradient: list[Tensor]
-    loss: Float32[Tensor, ""]
+    examples: Examples
+    gradient: Gradient
+    loss: Float32[Tensor, "*n"]
 
 
-class GraphedGradient:
-    """The same gradient, in memory that the next call overwrites.
+class GraphedGradient(Generic[Examples, Gradient]):
+    """The same gradient, in memory that the next call overwrites; losses in memory of their own.
 
     What the model draws on the device is drawn anew by each replay, which reads the state of the
     device's global generator. What it draws on the CPU would be drawn once and for all, so such
     models are not recorded.
     """
 
-    def __init__(self, gradient: Gradient) -> None:
+    def __init__(self, gradient: Callable[[Tensor, Examples], tuple[Gradient, Tensor]]) -> None:
         self.gradient = gradient
-        self.recorded: dict[tuple[torch.Size, ...], Recorded] = {}
+        self.recorded: dict[tuple[torch.Size, ...], Recorded[Examples, Gradient]] = {}
         self.draws_on_cpu = False
 
     def __call__(
-        self, weights: Float32[Tensor, " dim"], batch: Batch
-    ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
-        found = self._find_or_record(weights, batch)
+        self, weights: Float32[Tensor, " dim"], examples: Examples
+    ) -> tuple[Gradient, Float32[Tensor, "*n"]]:
+        found = self._find_or_record(weights, examples)
         if found is None:
-            return self.gradient(weights, batch)
+            return self.gradient(weights, examples)
         found.weights.copy_(weights)
-        for kept, given in zip(tensors_of(found.batch), tensors_of(batch), strict=True):
+        for kept, given in zip(tensors_of(found.examples), tensors_of(examples), strict=True):
             kept.copy_(given)
         found.graph.replay()
         return found.gradient, found.loss.clone()
 
-    def _find_or_record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded | None:
-        shape = tuple(part.shape for part in tensors_of(batch))
+    def _find_or_record(
+        self, weights: Float32[Tensor, " dim"], examples: Examples
+    ) -> Recorded[Examples, Gradient] | None:
+        shape = tuple(part.shape for part in tensors_of(examples))
         is_new = shape not in self.recorded
         if is_new and len(self.recorded) < MOST_SHAPES and not self.draws_on_cpu:
             # What is drawn while recording must not change what is drawn after it: a run that is
             # resumed records at another round.
             with kept_globals(weights.device):
-                recorded = self._record(weights, batch)
+                recorded = self._record(weights, examples)
             if recorded is not None:
                 self.recorded[shape] = recorded
         return self.recorded.get(shape)
 
-    def _record(self, weights: Float32[Tensor, " dim"], batch: Batch) -> Recorded | None:
+    def _record(
+        self, weights: Float32[Tensor, " dim"], examples: Examples
+    ) -> Recorded[Examples, Gradient] | None:
         kept_weights = weights.clone()
-        kept = Batch(*(part.clone() for part in tensors_of(batch)))
+        kept = type(examples)(*(part.clone() for part in tensors_of(examples)))
         before = torch.get_rng_state()
         self._warm_up(kept_weights, kept)
         self.draws_on_cpu = not torch.equal(before, torch.get_rng_state())
@@ -98,19 +103,35 @@ class GraphedGradient:
             ) from error
         return Recorded(graph, kept_weights, kept, gradient, loss)
 
-    def _warm_up(self, weights: Float32[Tensor, " dim"], batch: Batch) -> None:
+    def _warm_up(self, weights: Float32[Tensor, " dim"], examples: Examples) -> None:
         """What libraries do on their first calls, such as choosing algorithms, is not recorded."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS if not self.recorded else 1):
-                self.gradient(weights, batch)
+                self.gradient(weights, examples)
         torch.cuda.current_stream().wait_stream(stream)
 
     @cached_property
     def _pool(self) -> Any:
         """Memory for all graphs: of two, one is done before the other begins."""
         return torch.cuda.graph_pool_handle()
+
+
+class SharedRows:
+    """Memory for the gradients of many clients, which recorded passes of all shapes write to.
+
+    Rows of 100 clients may take gigabytes, and a graph of each shape would keep its own.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Tensor | None = None
+
+    def first(self, count: int, weights: Float32[Tensor, " dim"]) -> Float32[Tensor, "count dim"]:
+        """The first rows. Graphs that were recorded with fewer keep the memory that they had."""
+        if self.rows is None or len(self.rows) < count:
+            self.rows = weights.new_empty(count, len(weights))
+        return self.rows[:count]
 
 
 @contextmanager
@@ -128,5 +149,5 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def tensors_of(batch: Batch) -> tuple[Tensor, ...]:
-    return batch.inputs, batch.targets, batch.shares
+def tensors_of(examples: Batch | Cohort) -> tuple[Tensor, ...]:
+    return tuple(getattr(examples, field.name) for field in fields(examples))

@@ -19,7 +19,7 @@ from torch import Tensor
 from fetchsgd.clients.batches import Batch, Cohort
 from fetchsgd.clients.constants import ConstantsCheck
 from fetchsgd.clients.gradients import ClientGradients, gradients_of
-from fetchsgd.clients.graphs import GraphedGradient
+from fetchsgd.clients.graphs import GraphedGradient, SharedRows
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
 from fetchsgd.vector import FlatModel
@@ -103,6 +103,7 @@ class Trainer:
         """Each client's gradient or difference, and its loss before any step.
 
         generator: of the order of local batches. seed: of what the model draws, as for dropout.
+        With graphs, the next call overwrites the gradients.
         """
         with self._training_pass(seed, weights.device):
             if work.is_one_gradient:
@@ -172,8 +173,11 @@ class Trainer:
         is_alone = n == 1 or most * self.model.dim >= LARGE_CLIENT
         if is_alone or not self._side_by_side.can_take(weights, cohort):
             return self._one_after_another(weights, cohort)
-        gradients, losses = self._side_by_side(weights, cohort)
-        return gradients + self.weight_decay * weights if self.weight_decay else gradients, losses
+        # Weights that differ would have to be copied into the graph's memory, gigabytes of them.
+        is_recorded = self.graphs and weights.is_cuda and weights.ndim == 1
+        if is_recorded and self._side_by_side.serves_in_one_pass(weights, cohort):
+            return self._recorded_side_by_side(weights, cohort)
+        return self._side_by_side(weights, cohort)
 
     def _one_after_another(
         self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
@@ -192,11 +196,21 @@ class Trainer:
 
     @cached_property
     def _side_by_side(self) -> ClientGradients:
-        return ClientGradients(self.model, self.loss, self.compute_dtype)
+        return ClientGradients(self.model, self.loss, self.compute_dtype, self.weight_decay)
 
     @cached_property
-    def _recorded(self) -> GraphedGradient:
+    def _recorded(self) -> GraphedGradient[Batch, list[Tensor]]:
         return GraphedGradient(self._backward)
+
+    @cached_property
+    def _recorded_side_by_side(self) -> GraphedGradient[Cohort, Tensor]:
+        memory = SharedRows()
+
+        def gradients(weights: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
+            rows = memory.first(len(cohort.present), weights)
+            return self._side_by_side.in_one_pass(weights, cohort, rows)
+
+        return GraphedGradient(gradients)
 
 
 def clip_rows(vectors: Float32[Tensor, "n dim"], longest: float) -> Float32[Tensor, "n dim"]:

@@ -4,7 +4,7 @@
 can be carried inside a sketch (in_sketch.py). Coordinates that share a cell share it for ever.
 
 `hash = "fresh"` draws the hash anew in each round, from the seed and the round's number. The server
-decodes it (decoding.py), and carries momentum and error as vectors (in_vectors.py): so
+decodes it (decoding.py), and carries momentum and error as vectors (in_vectors.py), so that
 collisions become noise that averages out over rounds. Clients need the number of the round and
 nothing else; sketches stay linear, so a server that sees only sums can do all of it.
 """

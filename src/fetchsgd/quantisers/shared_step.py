@@ -20,10 +20,9 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from fetchsgd.quantisers.step import most_entropy
-from fetchsgd.quantisers.step_layout import level_type
+from fetchsgd.quantisers.step import Step
 from fetchsgd.quantisers.step_section import FORMAT
-from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps, rounded_steps
+from fetchsgd.quantisers.steps import StepRows, rms_steps, rounded_steps
 
 DENSITIES = (2.0**-16, 2.0**8)
 # A client whose numbers are larger than the others' has a larger step too, from this factor on: its
@@ -35,9 +34,14 @@ NORMAL_SIZE = 0.8
 
 @dataclass(frozen=True)
 class SharedStep:
-    """density: the mean magnitude of a level, over all numbers of all clients."""
+    """density: the mean magnitude of a level, over all numbers of all clients.
+
+    bytes: the most that a message may take, 0 for no cap; where it would be longer, the client
+        takes a larger step.
+    """
 
     density: float = 0.01
+    bytes: int = 0
 
     exact = False
 
@@ -51,6 +55,11 @@ class SharedStep:
     def tau(self) -> float:
         """The step over the rms, for normal numbers."""
         return NORMAL_SIZE / self.density
+
+    @property
+    def finest(self) -> Step:
+        """The quantiser of the smallest steps that a client may take."""
+        return Step(self.tau / FINER, self.bytes)
 
     def for_size(self, size: float | Tensor) -> SizedStep:
         """The quantiser of a round, where numbers have this mean magnitude; 0 if nobody knows."""
@@ -68,9 +77,7 @@ class SharedStep:
         return format == FORMAT
 
     def most_bytes(self, count: int) -> int:
-        """Levels with a mean magnitude of FINER / tau have at most a geometric law's entropy."""
-        entropy = most_entropy(FINER / self.tau)
-        return int(1.1 * count * entropy / 8) + count // 256 + 4096
+        return self.finest.most_bytes(count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +92,8 @@ class SizedStep:
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
     ) -> StepRows:
-        own = rms_steps(rows, self.shared.tau)
-        steps = self.steps(own)
-        dtype = level_type(rows.shape[1], self.shared.tau / FINER)
-        return round_to_steps(rows, steps, key, clients, dtype)
+        steps = self.steps(rms_steps(rows, self.shared.tau))
+        return self.shared.finest.round_to(steps, rows, key, clients)
 
     def steps(self, own: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         """From what each client would take by itself; what is not finite stays so."""

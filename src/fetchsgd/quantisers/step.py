@@ -12,29 +12,28 @@ so the mean stays right to some 1 / bytes of a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.quantisers.step_layout import level_type
-from fetchsgd.quantisers.step_search import MOST_NOTCH, Search, from_notches, notches
+from fetchsgd.quantisers.step_layout import CHUNK, level_type
+from fetchsgd.quantisers.step_search import MOST_NOTCH, OCTAVE, Search, from_notches, notches
 from fetchsgd.quantisers.step_section import FORMAT
 from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps
 from fetchsgd.wire.chunks import SPAN
 from fetchsgd.wire.sizes import HEADER_BYTES
 
-# How often a size is looked at before a capped message is rounded.
-TRIES = 7
+# How often a size is looked at before a capped message is rounded. Long messages are first searched
+# by a sample, one in 16.
+TRIES, TRIES_AFTER = 7, 3
+SAMPLED, SAMPLE = 1 << 20, 16
 # Of a size that was predicted; a real message may be that much longer.
 MARGIN, MARGIN_BYTES = 0.005, 16
 # Step, tables and a few levels, beside a byte for each segment.
-LEAST_BYTES = 128
+LEAST_BYTES = 160
 TAUS = (2.0**-10, 2.0**20)
-
-Rounded = Callable[[Tensor], StepRows]
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,19 @@ class Step:
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
     ) -> StepRows:
-        steps = rms_steps(rows, self.tau)
-        dtype = level_type(rows.shape[1], self.tau)
+        return self.round_to(rms_steps(rows, self.tau), rows, key, clients)
 
-        def rounded(steps: Float32[Tensor, " n"]) -> StepRows:
-            return round_to_steps(rows, steps, key, clients, dtype)
-
-        return self._capped(rounded, steps, rows.shape[1]) if self.bytes else rounded(steps)
+    def round_to(
+        self,
+        steps: Float32[Tensor, " n"],
+        rows: Float32[Tensor, "n count"],
+        key: int,
+        clients: Int64[Tensor, " n"],
+    ) -> StepRows:
+        """By steps of at least tau times the rms, larger where messages would be too long."""
+        if self.bytes:
+            steps = self._fitting(rows, steps, key, clients)
+        return self._rounded(rows, steps, key, clients)
 
     def fixed_bytes(self, count: int) -> int | None:  # noqa: ARG002
         return None
@@ -78,25 +83,67 @@ class Step:
             return max(self.bytes - HEADER_BYTES, 0)
         return int(1.1 * count * most_entropy(1 / self.tau) / 8) + count // 256 + 4096
 
-    def _capped(self, rounded: Rounded, steps: Float32[Tensor, " n"], count: int) -> StepRows:
-        """Rows at the smallest steps, from those given on, at which they fit."""
+    def _rounded(
+        self,
+        rows: Float32[Tensor, "n count"],
+        steps: Float32[Tensor, " n"],
+        key: int,
+        clients: Int64[Tensor, " n"],
+    ) -> StepRows:
+        dtype = level_type(rows.shape[1], self.tau)
+        return round_to_steps(rows, steps, key, clients, dtype)
+
+    def _fitting(
+        self,
+        rows: Float32[Tensor, "n count"],
+        steps: Float32[Tensor, " n"],
+        key: int,
+        clients: Int64[Tensor, " n"],
+    ) -> Float32[Tensor, " n"]:
+        """The smallest steps, from those given on, at which messages fit."""
+        count = rows.shape[1]
         limit = (self.bytes - HEADER_BYTES) * (1 - MARGIN) - MARGIN_BYTES
-        if limit < LEAST_BYTES + math.ceil(count / SPAN):
+        if self.bytes < HEADER_BYTES + least_bytes(count):
             raise ValueError(
                 f"upload.bytes = {self.bytes} holds no message of {count} numbers: "
-                f"take {math.ceil(LEAST_BYTES * 1.2 + HEADER_BYTES + count / SPAN)} or more"
+                f"take {HEADER_BYTES + least_bytes(count)} or more"
             )
-        reach = 128 * math.log2(256 * max(math.sqrt(count) / self.tau, 1))
+        most = max(math.sqrt(count) / self.tau, 1)
+        reach = int(OCTAVE * math.log2(256 * most))
         first = notches(steps)
-        search = Search.start(first, (first + int(reach)).clamp(max=MOST_NOTCH), limit, count)
-        for _ in range(TRIES):
-            tried = torch.where(_usable(steps), from_notches(search.at), steps)
-            search = search.narrowed(rounded(tried).section_bytes().to(steps.device))
-        return rounded(torch.where(_usable(steps), from_notches(search.high), steps))
+        last = (first + reach).clamp(max=MOST_NOTCH)
+        usable = (steps > 0) & (steps < torch.inf)
+
+        def searched(search: Search, some: Float32[Tensor, "n count"], tries: int) -> Search:
+            for _ in range(tries):
+                tried = torch.where(usable, from_notches(search.at), steps)
+                sizes = self._rounded(some, tried, key, clients).section_bytes()
+                search = search.narrowed(sizes.to(steps.device), some.shape[1])
+                # On a GPU to look would be to wait; there the tries that are left change nothing.
+                if not steps.is_cuda and search.settled:
+                    break
+            return search
+
+        search, tries = Search.start(first, last, limit), TRIES
+        if count >= SAMPLED:
+            some = sample(rows)
+            part = Search.start(first, last, limit * some.shape[1] / count)
+            search, tries = search.at_once(searched(part, some, TRIES).at), TRIES_AFTER
+        found = searched(search, rows, tries)
+        return torch.where(usable, from_notches(found.high), steps)
 
 
-def _usable(steps: Float32[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    return (steps > 0) & (steps < torch.inf)
+def sample(rows: Float32[Tensor, "n count"]) -> Float32[Tensor, "n some"]:
+    """A part of all numbers, from everywhere: every 16th stretch of 4096."""
+    n, count = rows.shape
+    stretches = count // CHUNK
+    whole = rows[:, : stretches * CHUNK].view(n, stretches, CHUNK)
+    return whole[:, SAMPLE // 2 :: SAMPLE].flatten(1)
+
+
+def least_bytes(count: int) -> int:
+    """The smallest section that a cap may ask for: a few levels among `count` numbers."""
+    return LEAST_BYTES + math.ceil(1.01 * count / SPAN)
 
 
 def most_entropy(mean: float) -> float:

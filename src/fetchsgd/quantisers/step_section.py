@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fetchsgd.wire import Coding, Reader, WireError, register_section
 from fetchsgd.wire.chunk_sizes import sparse_bytes
-from fetchsgd.wire.chunk_statistics import chunk_statistics
+from fetchsgd.wire.chunk_statistics import Statistics
 from fetchsgd.wire.sparse_integers import SPARSE_INTEGERS, SparseIntegers, read_sparse_integers
 
 FORMAT = 0x40
@@ -59,9 +59,9 @@ class OneStep:
             raise ValueError("with a step of 0 all levels must be 0")
 
 
-def section_bytes(levels: Int[Tensor, "n count"]) -> Float64[Tensor, " n"]:
-    """Predicted sizes of rows."""
-    return STEP.size + sparse_bytes(chunk_statistics(levels))
+def section_bytes(found: Statistics) -> Float64[Tensor, " n"]:
+    """Predicted sizes of rows whose levels have these statistics."""
+    return STEP.size + sparse_bytes(found)
 
 
 def _read(reader: Reader, format: int, count: int) -> tuple[OneStep, Coding]:

@@ -24,6 +24,7 @@ times the step may be infinite.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float32, Float64, Int, Int32, Int64
@@ -33,6 +34,7 @@ from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.levels import checked_cells, checked_rows
 from fetchsgd.quantisers.step_layout import CHUNK_SHIFT, MOST_LEVEL
 from fetchsgd.quantisers.step_section import OneStep, section_bytes
+from fetchsgd.wire.chunk_statistics import Statistics, chunk_statistics
 
 # Bits of floats: infinity, NaN, the largest bfloat16, and the smallest step, 2^-100.
 INFINITY, NAN, LARGEST, SMALLEST = 0x7F800000, 0x7FC00000, 0x7F7F0000, 0x0D800000
@@ -63,14 +65,18 @@ class StepRows:
     def dequantise(self) -> Float32[Tensor, "n count"]:
         return self.levels.float() * self.steps[:, None]
 
+    @cached_property
+    def statistics(self) -> Statistics:
+        return chunk_statistics(self.levels)
+
     def sizes(self) -> Float64[Tensor, " n"]:
         """The mean magnitude of each row's numbers."""
-        count = max(self.levels.shape[1], 1)
-        return self.steps.double() * (self.levels.abs().sum(1, dtype=torch.int64).double() / count)
+        mean = self.statistics.magnitude.double() / max(self.levels.shape[1], 1)
+        return self.steps.double() * mean
 
     def section_bytes(self) -> Float64[Tensor, " n"]:
         """The size of each row's section of a message, predicted without waiting for the device."""
-        return section_bytes(self.levels)
+        return section_bytes(self.statistics)
 
 
 def rms_steps(cells: Float32[Tensor, "n count"], tau: float) -> Float32[Tensor, " n"]:

@@ -28,7 +28,8 @@ Details = list[tuple[str, str]]
 # Always shown with a run: how much is sent, and how. Others are shown where they distinguish it.
 _ALWAYS = {
     *("method.k", "method.rows", "method.cols"),
-    *("upload.quantiser", "upload.bits", "download.grid", "download.step"),
+    *("upload.quantiser", "upload.bits", "upload.tau", "upload.bytes", "upload.rate"),
+    *("download.grid", "download.step"),
 }
 
 

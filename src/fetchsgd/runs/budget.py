@@ -1,13 +1,13 @@
 """`--budget`: settings that keep what one client sends in one round below that many bytes.
 
-The rule, for FetchSGD. Rounding noise averages out over the cohort, collisions in the table do not:
-so at equal bytes a wide table with few bits beats a narrow one with many. We take 2 bits and widen
-the table until it has half as many cells as the model has weights; what is left of the budget buys
-more bits. Methods that send whole vectors take the most bits that fit. Local top-k takes 8 bits and
-as many coordinates as fit.
+Below 32 bits a number, numbers go as multiples of one step per message (quantisers/step.py), and
+the budget becomes its cap: each client takes the smallest step with which its own message fits. So
+the budget holds whatever the numbers are like, and little of it is left over.
 
-Costs are those of normally distributed numbers. Gradients have heavier tails, which take less once
-they are entropy-coded, so what is sent stays below the budget.
+The rule for FetchSGD: rounding noise averages out over the cohort, collisions in the table do not.
+So the table is as wide as half the weights of the model while a cell has a fair part of a bit, and
+narrower only below that. Local top-k takes values of few bits and as many coordinates as fit; its
+messages have no cap, but costs are those of the worst values there are.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import re
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.quantisers.bits import BITS_PER_NUMBER as CELL_BITS
+from fetchsgd.quantisers.step import least_bytes, most_entropy
 from fetchsgd.runs.settings.parts import METHOD
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 WIDEST = 0.5  # cells of a table per weight of the model
+CELL_BITS = 0.25  # the least that a cell of a table is worth, while the table can be narrower
 TABLES = 400  # bytes for the tables of the entropy coder
-TOP_K_BITS = 8
+TOP_K_TAU = 0.25  # the step of a local top-k's values over their rms
+FINEST = 2.0**-6  # of all taus: a squared error of 4e-5, below which nothing matters
 COMPRESSION = "a compression is written with an x, as 100x"
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -42,20 +44,18 @@ def parse_budget(text: str, dim: int) -> int:
 
 def choose(method: str, dim: int, bytes: int, rows: int = 1) -> dict[str, dict[str, Any]]:
     """Settings with which a client of this method sends at most this many bytes."""
-    room = 8 * (bytes - HEADER_BYTES - TABLES)
     kind = message_kind(METHOD.find(method))
     if kind == "sketch":
-        return _for_sketch(dim, room, rows, bytes)
+        return _for_sketch(dim, bytes, rows)
     if kind == "chosen":
-        return _for_top_k(dim, room, bytes)
-    bits = _most_bits(room / dim)
-    if bits is None:
-        least = 4 * dim / (HEADER_BYTES + TABLES + dim * CELL_BITS[2] / 8)
+        return _for_top_k(dim, bytes)
+    if bytes < HEADER_BYTES + least_bytes(dim):
+        least = 4 * dim / (HEADER_BYTES + least_bytes(dim))
         raise UserError(
             f"--budget of {bytes} bytes is too small: {method} sends all {dim} weights, at best "
-            f"{least:.0f}x smaller; {' and '.join(_smaller_than_dense())} go further"
+            f"{least:.0f}x smaller"
         )
-    return {"upload": {"bits": bits}}
+    return {"upload": _upload(dim, bytes)}
 
 
 def message_kind(method: type) -> str:
@@ -63,20 +63,35 @@ def message_kind(method: type) -> str:
     return str(getattr(method, "message_kind", "dense"))
 
 
-def _smaller_than_dense() -> list[str]:
-    return [name for name, kind in METHOD.known.items() if message_kind(kind) != "dense"]
+def _upload(count: int, bytes: int) -> dict[str, Any]:
+    """How this many numbers fit."""
+    if bytes >= HEADER_BYTES + 4 * count:
+        return {"bits": 32}
+    return {"quantiser": "step", "tau": _finest(8 * (bytes - HEADER_BYTES) / count), "bytes": bytes}
 
 
-def _for_sketch(dim: int, room: float, rows: int, bytes: int) -> dict[str, dict[str, Any]]:
-    widest = max(int(WIDEST * dim), 1)
-    cells = min(int(room / CELL_BITS[2]), widest)
+def _finest(bits: float) -> float:
+    """From which tau on a client looks for the step that fits: a power of two.
+
+    An eighth of what the worst numbers would need; gradients, with their heavy tails, need less.
+    """
+    tau = 2.0**12
+    while tau > 8 * FINEST and most_entropy(1 / tau) < bits:
+        tau /= 2
+    return tau / 8
+
+
+def _for_sketch(dim: int, bytes: int, rows: int) -> dict[str, dict[str, Any]]:
+    room = 8 * (bytes - HEADER_BYTES - TABLES)
+    cells = min(int(room / CELL_BITS), max(int(WIDEST * dim), 1))
     if cells < rows:
         raise UserError(f"--budget of {bytes} bytes does not hold a table; {COMPRESSION}")
-    bits = _most_bits(room / cells) if cells == widest else 2
-    return {"method": {"cols": cells // rows}, "upload": {"bits": bits or 2}}
+    cols = cells // rows
+    return {"method": {"cols": cols}, "upload": _upload(rows * cols, bytes)}
 
 
-def _for_top_k(dim: int, room: float, bytes: int) -> dict[str, dict[str, Any]]:
+def _for_top_k(dim: int, bytes: int) -> dict[str, dict[str, Any]]:
+    room = 8 * (bytes - HEADER_BYTES - TABLES)
     low, high = 0, dim
     while low < high:
         middle = (low + high + 1) // 2
@@ -86,16 +101,11 @@ def _for_top_k(dim: int, room: float, bytes: int) -> dict[str, dict[str, Any]]:
             high = middle - 1
     if low == 0:
         raise UserError(f"--budget of {bytes} bytes holds no coordinate; {COMPRESSION}")
-    return {"method": {"k": low}, "upload": {"bits": TOP_K_BITS}}
+    return {"method": {"k": low}, "upload": {"quantiser": "step", "tau": TOP_K_TAU}}
 
 
 def _top_k_bits(dim: int, k: int) -> float:
-    """Which k of dim, within the coder's 3 %, and their values in whole runs."""
+    """Which k of dim, and their values, within the coder's 3 %."""
     share = k / dim
     each = -math.log2(share) - (1 - share) / share * math.log2(1 - share) if k < dim else 0.0
-    values = 256 * math.ceil(k / 256)
-    return 1.03 * k * each + 64 + values * (CELL_BITS[TOP_K_BITS] + 1)
-
-
-def _most_bits(room_per_number: float) -> int | None:
-    return max((bits for bits, cost in CELL_BITS.items() if cost <= room_per_number), default=None)
+    return 1.03 * k * (each + most_entropy(1 / TOP_K_TAU)) + 64

@@ -68,7 +68,7 @@ class CohortAtWork:
         upload: Upload,
         memory: Memory | None,
     ) -> Merged:
-        """Every client's own vector, in chunks that fit into memory."""
+        """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
         message, round = self.method.message, upload.round
         sums: list[Sum] = []
         losses: list[Tensor] = []

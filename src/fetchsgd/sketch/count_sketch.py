@@ -32,7 +32,7 @@ from fetchsgd.sketch.checks import (
 )
 from fetchsgd.sketch.hashing import MAX_BLOCKS, MAX_COLS, BlockHash, round_seed
 from fetchsgd.sketch.kernels import KERNEL_NAMES, KernelName, Kernels, make_kernels
-from fetchsgd.sketch.permutation import Permutation
+from fetchsgd.sketch.permutation import MAX_GROUPS, Permutation
 from fetchsgd.vector import SparseVector
 
 HashName = Literal["blocks", "permutation"]
@@ -105,7 +105,13 @@ class CountSketch:
             )
         object.__setattr__(self, "block", block)
         kind = Permutation if self.hash == "permutation" else BlockHash
-        object.__setattr__(self, "_hash", kind(self.dim, self.rows, self.cols, block, self.seed))
+        hash = kind(self.dim, self.rows, self.cols, block, self.seed)
+        if isinstance(hash, Permutation) and self.rows * hash.groups > MAX_GROUPS:
+            raise ValueError(
+                f"rows={self.rows} and cols={self.cols} are {self.rows * hash.groups} groups, "
+                "more than 2^30; use more cols or fewer rows"
+            )
+        object.__setattr__(self, "_hash", hash)
 
     @classmethod
     def for_budget(

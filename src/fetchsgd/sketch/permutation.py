@@ -23,6 +23,7 @@ MASK = (1 << 32) - 1
 GOLDEN, FIRST, SECOND = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
 # One word gives the signs of this many coordinates.
 SIGNS = 32
+# Groups of all rows together have numbers of 32 bits, with room for a sign.
 MAX_GROUPS = 1 << 30
 
 
@@ -69,6 +70,14 @@ class Permutation:
     def groups(self) -> int:
         """m: each cell holds at most one coordinate of each."""
         return -(-self.num_blocks // self.width)
+
+    @cached_property
+    def half(self) -> int:
+        """The coordinate where the second half of the groups begins.
+
+        A cell is the sum of the first half of its coordinates, in order, plus that of the second.
+        """
+        return self.groups // 2 * self.width * self.block
 
     @cached_property
     def low_bits(self) -> int:

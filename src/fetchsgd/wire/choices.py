@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fetchsgd.wire import positions, sizes
+from fetchsgd.wire.chunk_sizes import SPARSEST, update_candidates
 from fetchsgd.wire.chunk_sizes import best_code as best_chunk_code
-from fetchsgd.wire.chunk_sizes import update_candidates
 from fetchsgd.wire.gaps import GapCode, best_code
 from fetchsgd.wire.payloads import Payload, SparseUpdate
 from fetchsgd.wire.sparse_integers import sparse_statistics
@@ -40,12 +40,14 @@ def choose(payload: Payload) -> Choices:
 
 
 def _for_integer_update(values: Integers, indices: Tensor, dim: int) -> Choices:
+    if dim > SPARSEST * len(indices):
+        return _with_positions(values.coding(), indices, dim)
     found = sparse_statistics(dim, indices, values.values)
     sizes = {form: float(size) for form, size in update_candidates(found, dim).items()}
     form = min(sizes, key=sizes.__getitem__)
     if form == positions.CHUNKS:
         return Choices(Coding(INTEGERS, chunks=best_chunk_code(found)), form)
-    counts = found.values[0].numpy()
+    counts = values.symbol_counts()
     if form == positions.JOINT:
         counts[0] = dim - len(indices)
         return Choices(Coding(INTEGERS, table_for(counts)), form)

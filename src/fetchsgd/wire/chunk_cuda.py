@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from jaxtyping import Int, Int32, UInt8
+from jaxtyping import Int, Int32, Int64, UInt8
 from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.wire import chunk_programs
-from fetchsgd.wire.chunk_loops import CLASSES
+from fetchsgd.wire.chunk_loops import CLASSES, DIRECT, PAGE
 from fetchsgd.wire.chunks import COUNTS, SPAN, num_chunks
 
-TILE = 64  # chunks of a program
-SEGMENT_TILE = 1024
+TILE = 16  # chunks of a program; pages have whole ones
+SEGMENT_TILE = 512
 
 
 def count_rows(
     levels: Int[Tensor, "n count"],
     chunks: UInt8[Tensor, "n chunks"],
-    values: Int32[Tensor, "n 256"],
+    values: Int32[Tensor, "n pages 256"],
+    larger: Int64[Tensor, " n"],
 ) -> None:
-    """Nonzeros of each chunk, and bucket symbols of all nonzeros, added to `values`."""
+    """Nonzeros of each chunk; symbols of those of each page are added to `values`, and the sum of
+    the magnitudes that have no symbol of their own to `larger`.
+    """
     rows, length = chunks.shape
     if levels.stride(1) != 1:
         levels = levels.contiguous()
     if chunks.numel():
         launch(
             chunk_programs.count_chunks, (-(-length // TILE), rows),
-            levels, levels.stride(0), levels.shape[1], chunks, values, length, TILE=TILE,
+            levels, levels.stride(0), levels.shape[1], chunks, values, larger, length,
+            values.shape[1], TILE=TILE, PAGE=PAGE, DIRECT=DIRECT,
         )  # fmt: skip
 
 

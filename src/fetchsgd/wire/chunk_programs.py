@@ -7,35 +7,43 @@ import triton.language as tl
 
 
 @triton.jit
-def bucket(value):
-    """The symbol of an int32, as in wire/integers.py; the exponent is read off the float."""
+def level_symbol(value):
+    """The symbol of an int32, as in chunk_loops.py; the exponent is read off the float."""
     z = ((value << 1) ^ (value >> 31)).to(tl.uint32, bitcast=True)
     # A float holds 24 bits; more must be cut, or they round up to the next power of two.
     head = tl.where(z < 16777216, z, (z >> 8) << 8)
     exponent = (head.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-    exponent = tl.maximum(exponent, 4)
-    below = (z >> (exponent - 2).to(tl.uint32)) & 3
-    return tl.where(z < 16, z.to(tl.int32), 4 * exponent + below.to(tl.int32))
+    exponent = tl.maximum(exponent, 6)
+    below = (z >> (exponent - 1).to(tl.uint32)) & 1
+    return tl.where(z < 64, z.to(tl.int32), 52 + 2 * exponent + below.to(tl.int32))
 
 
 @triton.jit
-def count_chunks(levels, stride, count, chunks, values, length, TILE: tl.constexpr):
-    """Nonzeros of each of TILE chunks of a row, and the bucket symbols among them."""
-    row = tl.program_id(1).to(tl.int64)
-    chunk = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    at = chunk[:, None].to(tl.int64) * 64 + tl.arange(0, 64)[None, :]
+def count_chunks(
+    levels, stride, count, chunks, values, larger, length, pages,
+    TILE: tl.constexpr, PAGE: tl.constexpr, DIRECT: tl.constexpr,
+):  # fmt: skip
+    """Nonzeros of each of TILE chunks of a row, and the symbols among them.
+
+    The magnitudes of values without symbols of their own are added to `larger`.
+    """
+    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    first = tile.to(tl.int64) * (TILE * 64)
+    at = first + tl.arange(0, TILE)[:, None] * 64 + tl.arange(0, 64)[None, :]
     level = tl.load(levels + row * stride + at, mask=at < count, other=0).to(tl.int32)
-    filled = (level != 0).to(tl.int32)
-    tl.store(chunks + row * length + chunk, tl.sum(filled, axis=1).to(tl.uint8), chunk < length)
-    # Most nonzeros are 1 or -1. To add those up first spares most additions to one place.
-    ones = tl.sum((level == 1).to(tl.int32))
-    less = tl.sum((level == -1).to(tl.int32))
-    into = values + row * 256
-    tl.atomic_add(into + 2, ones, mask=ones > 0)
-    tl.atomic_add(into + 1, less, mask=less > 0)
-    larger = (level > 1) | (level < -1)
-    if tl.max(larger.to(tl.int32)) > 0:
-        tl.atomic_add(into + bucket(level), 1, mask=larger)
+    z = ((level << 1) ^ (level >> 31)).to(tl.uint32, bitcast=True)
+    # One sum for both: few tiles have anything large, and the others skip what that takes.
+    is_large = z >= DIRECT
+    found = tl.sum((z != 0).to(tl.int32) + (is_large.to(tl.int32) << 16), axis=1)
+    chunk = tile * TILE + tl.arange(0, TILE)
+    tl.store(chunks + row * length + chunk, (found & 0xFFFF).to(tl.uint8), chunk < length)
+    into = values + (row * pages + tile * TILE // PAGE) * 256
+    usual = (z != 0) & (z < DIRECT)
+    tl.atomic_add(into + z.to(tl.int32), 1, mask=usual, sem="relaxed")
+    if tl.max(found, axis=0) >= 65536:
+        tl.atomic_add(into + level_symbol(level), 1, mask=is_large, sem="relaxed")
+        size = ((z.to(tl.int64) + 1) >> 1) * is_large
+        tl.atomic_add(larger + row, tl.sum(size), sem="relaxed")
 
 
 @triton.jit
@@ -79,5 +87,5 @@ def count_classes(
             key = chunk_class(near) * COUNTS + n
             # Zeros after zeros are the most frequent by far where levels are sparse.
             nothing += tl.sum((inside & (key == 0)).to(tl.int32))
-            tl.atomic_add(into + key, 1, mask=inside & (key > 0))
-        tl.atomic_add(into, nothing)
+            tl.atomic_add(into + key, 1, mask=inside & (key > 0), sem="relaxed")
+        tl.atomic_add(into, nothing, sem="relaxed")

@@ -4,7 +4,8 @@ A chunk is its number n of nonzeros, then which n of 64 they are, as the rank of
 of its size, then the values. Ranks are equally likely, so that for independent numbers this is the
 entropy and nothing is lost, at any density. Where density varies, as between the layers and
 channels of a gradient, n is coded by what the four chunks before have: dense neighbourhoods and
-dead ones get tables of their own. It is a format of its own and no byte says which case it is.
+dead ones get tables of their own. So do values by the page of 2^16 coordinates that they are in:
+layers differ in how large their numbers are, and where a model has whole steps, in which occur.
 
 Segments of 2^18 coordinates are independent of each other. Each is one run of the entropy coder,
 in which counts, ranks and values follow each other, so that a segment costs six bytes or so.
@@ -20,25 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fetchsgd.threads import run_in_order
-from fetchsgd.wire.chunk_loops import (
+from fetchsgd.wire.chunk_coder_loops import (
     BAD_RANK,
     BEYOND,
-    CHUNK,
-    CLASSES,
     MOST_SYMBOLS,
     TOO_MANY,
-    count_chunks,
     count_digits,
     list_symbols,
     push_all,
     read_chunks,
 )
+from fetchsgd.wire.chunk_loops import CHUNK, CLASSES, DIRECT, PAGE, count_chunks
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.rans import (
     PRECISION,
     STATE_BYTES,
-    SYMBOLS,
-    Frequencies,
     read_table,
     table_bytes,
 )
@@ -48,8 +45,10 @@ from fetchsgd.wire.segments import refuse_expansion, shortest, skip_padding
 
 SPAN = 1 << 18  # coordinates of a segment
 COUNTS = CHUNK + 1
-# With as many frequencies as there are symbols of values.
+LEVELS = DIRECT + 2 * (64 - 6)  # symbols of values
+# Enough for as many frequencies as there are symbols.
 LEAST_PRECISION = 8
+MOST_TABLES = 8
 # The most that a segment can take: every symbol a word.
 MOST_SEGMENT = STATE_BYTES + 2 * MOST_SYMBOLS * (SPAN // CHUNK)
 
@@ -67,29 +66,36 @@ class ChunkCode:
 
     precision: frequencies are multiples of 2^(14 - precision), and written without that factor.
     groups: the table of each class; it begins with 0 and goes up by at most 1.
+    pages: the table of values of each page.
     """
 
     precision: int
     groups: Ints  # of CLASSES
     counts: NDArray[np.int64]  # a row of COUNTS frequencies for each group
-    values: Frequencies
+    values: NDArray[np.int64]  # a row of LEVELS frequencies for each table of values
+    pages: NDArray[np.uint8]
 
     @cached_property
     def for_coding(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Frequency and start of each symbol in one number."""
-        return _packed(self.counts), _packed(self.values[None])[0]
+        return _packed(self.counts), _packed(self.values)
 
     @cached_property
     def for_decoding(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The symbol of each of 2^14 slots."""
-        names = np.arange(SYMBOLS, dtype=np.uint8)
-        counts = np.stack([np.repeat(names[:COUNTS], row) for row in self.counts])
-        return counts, np.repeat(names, self.values)
+        return _slots(self.counts), _slots(self.values)
 
     def tables(self) -> bytes:
         mask = sum(1 << int(i) for i in np.flatnonzero(np.diff(self.groups)))
-        tables = [table >> PRECISION - self.precision for table in (*self.counts, self.values)]
-        return bytes([self.precision, mask]) + b"".join(map(table_bytes, tables))
+        tables = [table >> PRECISION - self.precision for table in (*self.counts, *self.values)]
+        pages = self.pages.tobytes() if len(self.values) > 1 else b""
+        head = bytes([self.precision, mask, len(self.values)])
+        return head + b"".join(map(table_bytes, tables)) + pages
+
+
+def _slots(frequencies: NDArray[np.int64]) -> NDArray[np.uint8]:
+    names = np.arange(frequencies.shape[1], dtype=np.uint8)
+    return np.stack([np.repeat(names, row) for row in frequencies])
 
 
 def _packed(frequencies: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -106,6 +112,10 @@ def choose() -> NDArray[np.int64]:
 
 def num_chunks(count: int) -> int:
     return -(-count // CHUNK)
+
+
+def num_pages(count: int) -> int:
+    return -(-count // (PAGE * CHUNK))
 
 
 def segments(count: int) -> list[tuple[int, int]]:
@@ -142,8 +152,9 @@ def _write_segment(indices: Ints, values: Ints, first: int, end: int, code: Chun
     room = len(counts) + 5 * full + len(values) + count_digits(values)
     entries = np.empty(room, dtype=np.uint32)
     used = list_symbols(
-        indices, values, first, counts, code.groups, *code.for_coding, choose(), entries
-    )
+        indices, values, first, counts, code.groups, code.pages[first // (PAGE * CHUNK) :],
+        *code.for_coding, choose(), entries,
+    )  # fmt: skip
     words = np.empty(used + 1, dtype=np.uint16)
     state, below = push_all(entries[:used], words)
     head = int(state).to_bytes(STATE_BYTES, "little")
@@ -174,7 +185,7 @@ def read_sparse(
     if expected is not None and nonzeros != expected:
         raise WireError(f"{nonzeros} integers are not zero, but the header says {expected}")
     refuse_expansion(reader, start, nonzeros)
-    code = _read_code(reader) if nonzeros else None
+    code = _read_code(reader, num_pages(count)) if nonzeros else None
     parts = [(part, reader.take(part.size, "a segment of chunks")) for part in found]
     skip_padding(reader, start, nonzeros)
     indices, values = (np.empty(nonzeros, dtype=np.int64) for _ in range(2))
@@ -206,7 +217,7 @@ def _read_directory(reader: Reader, count: int) -> list[_Segment]:
     return found
 
 
-def _read_code(reader: Reader) -> ChunkCode:
+def _read_code(reader: Reader, pages: int) -> ChunkCode:
     precision = reader.byte("the precision of frequencies")
     if not LEAST_PRECISION <= precision <= PRECISION:
         raise WireError(
@@ -214,12 +225,21 @@ def _read_code(reader: Reader) -> ChunkCode:
         )
     mask = reader.byte("the groups of classes")
     groups = np.cumsum([0] + [mask >> i & 1 for i in range(CLASSES - 1)])
+    kinds = reader.byte("the number of tables of values")
+    if not 1 <= kinds <= MOST_TABLES:
+        raise WireError(f"there are from 1 to {MOST_TABLES} tables of values, not {kinds}")
     total, factor = 1 << precision, 1 << PRECISION - precision
     counts = [read_table(reader, COUNTS, total) for _ in range(int(groups[-1]) + 1)]
-    values = read_table(reader, SYMBOLS, total)
-    if values[0]:
+    values = np.stack([read_table(reader, LEVELS, total) for _ in range(kinds)])
+    if values[:, 0].any():
         raise WireError("a table of nonzeros has a frequency for 0")
-    return ChunkCode(precision, groups, np.stack(counts) * factor, values * factor)
+    if kinds > 1:
+        used = np.frombuffer(reader.take(pages, "the tables of pages"), dtype=np.uint8).copy()
+        if used.max() >= kinds:
+            raise WireError(f"a page has table {used.max()} of {kinds}")
+    else:
+        used = np.zeros(pages, dtype=np.uint8)
+    return ChunkCode(precision, groups, np.stack(counts) * factor, values * factor, used)
 
 
 def _read_segment(
@@ -234,7 +254,7 @@ def _read_segment(
     (count_lookup, value_lookup), (count_codes, value_codes) = code.for_decoding, code.for_coding
     last, used = read_chunks(
         np.uint32(state), words, part.first, part.end, num_chunks(part.end - part.first),
-        code.groups,
+        code.groups, code.pages[part.first // (PAGE * CHUNK) :],
         count_lookup, count_codes, value_lookup, value_codes, choose(), indices, values,
     )  # fmt: skip
     if used in SENTENCES:

@@ -16,7 +16,14 @@ from fetchsgd.wire.choices import Choices, choose
 from fetchsgd.wire.chunks import Ints, read_sparse, write_sparse
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.header import HEADER_BYTES, Header
-from fetchsgd.wire.payloads import DenseVector, Payload, SketchTable, SparseUpdate, WholeModel
+from fetchsgd.wire.payloads import (
+    DenseVector,
+    Payload,
+    SketchTable,
+    SparseUpdate,
+    WholeModel,
+    check_every_position,
+)
 from fetchsgd.wire.reader import Reader
 from fetchsgd.wire.sizes import floats_bytes
 from fetchsgd.wire.values import (
@@ -153,6 +160,8 @@ def _read_sparse(reader: Reader, head: Header) -> tuple[Payload, Choices]:
             at, code = positions.read(reader, dim, count, head.positions)
         values, coding = _read_values(reader, head)
         if not head.positions:
+            if count:
+                check_every_position(values)
             at = np.arange(count, dtype=np.int64)
     update = SparseUpdate(dim, torch.from_numpy(at), values, head.round, head.since)
     return update, Choices(coding, head.positions, code)

@@ -93,8 +93,19 @@ class SparseUpdate:
             raise ValueError(
                 f"{len(self.indices)} indices need as many values, not {self.values.count}"
             )
+        if len(self.indices) == self.dim > 0:
+            check_every_position(self.values)
         if isinstance(self.values, Integers) and bool((self.values.values == 0).any()):
             raise ValueError("an integer that is 0 changes nothing: leave it out of the update")
+
+
+def check_every_position(values: Values) -> None:
+    """Positions that go without saying are bounded by the bytes of values, and zeros have none."""
+    if getattr(values, "mostly_zero", False):
+        raise ValueError(
+            "values that are mostly zero have no positions of their own for every coordinate: "
+            "send them as a DenseVector"
+        )
 
 
 Payload = DenseVector | SketchTable | SparseUpdate | WholeModel

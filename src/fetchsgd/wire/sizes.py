@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from fetchsgd.wire.gaps import BASE_BYTES, ESCAPE_HALVINGS, FINENESS, MOST_SHIFT
@@ -34,7 +34,7 @@ def floats_bytes(count: int, dtype: torch.dtype) -> int:
     return count * FLOAT_BYTES[dtype]
 
 
-def integer_bytes(histograms: Int64[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
+def integer_bytes(histograms: Shaped[Tensor, "n 256"]) -> Float64[Tensor, " n"]:
     """The section of integers, from how often each bucket symbol occurs; 0 if there are none."""
     counts = histograms.double()
     total = counts.sum(dim=1)
@@ -121,35 +121,38 @@ def _lanes(symbols: Tensor) -> Tensor:
     return LANES * whole + last * (rest > 0)
 
 
-def with_symbol_table(counts: Tensor, total: int = TOTAL) -> tuple[Tensor, Tensor]:
-    """Bytes of a table of symbols, and bits of the symbols coded with it."""
+def with_symbol_table(counts: Tensor, total: int | Tensor = TOTAL) -> tuple[Tensor, Tensor]:
+    """Bytes of a table of symbols, which are the last dimension, and bits of all coded with it.
+
+    Frequencies that add up to less than TOTAL are multiplied once they have been read.
+    """
     frequencies = normalised(counts, total)
     return table_size(frequencies), coded_bits(counts, frequencies * (TOTAL / total))
 
 
-def normalised(counts: Tensor, total: int) -> Tensor:
+def normalised(counts: Tensor, total: int | Tensor) -> Tensor:
     """About the frequencies of an encoder; not whole numbers, but at least 1."""
-    share = counts * (total / counts.sum(dim=1, keepdim=True).clamp(min=1))
+    share = counts * (total / counts.sum(dim=-1, keepdim=True).clamp(min=1))
     raised = torch.where(counts > 0, share.clamp(min=1), 0.0)
     # What was given to rare symbols is missing from the others.
     rare = (raised == 1).double()
-    given = (raised * rare).sum(dim=1, keepdim=True)
-    left = (raised * (1 - rare)).sum(dim=1, keepdim=True).clamp(min=1)
+    given = (raised * rare).sum(dim=-1, keepdim=True)
+    left = (raised * (1 - rare)).sum(dim=-1, keepdim=True).clamp(min=1)
     return torch.where(rare > 0, raised, raised * (total - given) / left)
 
 
 def coded_bits(counts: Tensor, frequencies: Tensor) -> Tensor:
     bits = counts * torch.log2(TOTAL / frequencies.clamp(min=1))
-    return bits.sum(dim=1).clamp(min=0)
+    return bits.sum(dim=-1).clamp(min=0)
 
 
 def table_size(frequencies: Tensor) -> Tensor:
     """LEB128 up to the last frequency that is not 0; two bytes for each run of zeros."""
     used = frequencies > 0
-    numbers = (number_size(frequencies) * used).sum(dim=1)
-    before = torch.nn.functional.pad(used, (1, 0), value=True)[:, :-1]
-    more_follows = used.flip(1).cumsum(dim=1).flip(1) > 0
-    return numbers + 2.0 * (~used & before & more_follows).sum(dim=1)
+    numbers = (number_size(frequencies) * used).sum(dim=-1)
+    before = torch.nn.functional.pad(used, (1, 0), value=True)[..., :-1]
+    more_follows = used.flip(-1).cumsum(dim=-1).flip(-1) > 0
+    return numbers + 2.0 * (~used & before & more_follows).sum(dim=-1)
 
 
 def extra_bits(device: torch.device) -> Tensor:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int, Int64
 from torch import Tensor
 
-from fetchsgd.wire.chunk_loops import count_chunks, list_levels
+from fetchsgd.wire.chunk_loops import count_chunks, count_values, list_levels
 from fetchsgd.wire.chunk_sizes import best_code, sparse_bytes
-from fetchsgd.wire.chunk_statistics import Statistics, from_chunks
-from fetchsgd.wire.chunks import num_chunks, read_sparse, write_sparse
-from fetchsgd.wire.integers import symbols_of
-from fetchsgd.wire.rans import histogram
+from fetchsgd.wire.chunk_statistics import SYMBOLS, Statistics, from_chunks
+from fetchsgd.wire.chunks import num_chunks, num_pages, read_sparse, write_sparse
 from fetchsgd.wire.reader import Reader
 from fetchsgd.wire.values import Coding, array_of, register_section
 
@@ -29,6 +28,9 @@ class SparseIntegers:
     count: int
     indices: Int64[Tensor, " n"]
     values: Int64[Tensor, " n"]
+
+    # A message has bytes for what is not zero alone (payloads.py).
+    mostly_zero: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for part in (self.indices, self.values):
@@ -89,8 +91,9 @@ def sparse_statistics(
     """Of one vector, from its nonzeros."""
     chunks = np.zeros((1, num_chunks(count)), dtype=np.uint8)
     count_chunks(array_of(indices), 0, chunks[0])
-    symbols = histogram(symbols_of(array_of(nonzeros)))
-    return from_chunks(torch.from_numpy(chunks), torch.from_numpy(symbols)[None])
+    symbols = np.zeros((1, num_pages(count), SYMBOLS), dtype=np.int32)
+    count_values(array_of(indices), array_of(nonzeros), 0, symbols[0])
+    return from_chunks(torch.from_numpy(chunks), torch.from_numpy(symbols))
 
 
 def read_sparse_integers(reader: Reader, format: int, count: int) -> tuple[SparseIntegers, Coding]:

@@ -105,7 +105,8 @@ class Message(Protocol):
         memory: Memory | None,
     ) -> Sum:
         """A simulated cohort's messages. `memory` has a row for every client of the task, and those
-        of these clients are updated in place.
+        of these clients are updated in place. `vectors` may be overwritten after the call: nothing
+        that is kept or returned shares their memory.
         """
         ...
 

@@ -17,8 +17,8 @@ RUNS = 8
 # Runs that one program adds up, and rows that it reads at once.
 SUM_RUNS = 4
 ROWS_AT_ONCE = 4
-# Columns of levels that one program adds up.
-SUM_BLOCK = 1024
+# Columns of levels that one program adds up, and rows that it reads at once.
+SUM_BLOCK, LEVEL_ROWS = 512, 8
 # Symbols that are counted at once, and how often, before the counts go to memory.
 SPAN = 2048
 SPANS = 8
@@ -128,7 +128,7 @@ def round_places(
         launch(
             step_programs.round_places, (n * tiles,),
             levels, cells, steps, streams, *_halves(key), count, tiles,
-            LIMIT=float(MOST_LEVEL[dtype]) * 2.0**24, RUNS=RUNS,
+            LIMIT=float(MOST_LEVEL[dtype]) * 2.0**24, RUNS=RUNS, num_warps=2,
         )  # fmt: skip
     return levels
 
@@ -142,6 +142,6 @@ def sum_levels(
     if count:
         launch(
             step_programs.sum_levels, (-(-count // SUM_BLOCK),),
-            total, levels, steps, n, count, BLOCK=SUM_BLOCK, AT_ONCE=ROWS_AT_ONCE,
+            total, levels, steps, n, count, BLOCK=SUM_BLOCK, AT_ONCE=LEVEL_ROWS,
         )  # fmt: skip
     return total

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Int32, Int64
@@ -24,14 +23,6 @@ class Entry:
     version: int
     indices: Int64[Tensor, " n"]
     steps: Int32[Tensor, " n"]  # zeros are allowed
-
-
-class Stage(NamedTuple):
-    """An update on the way back through the log."""
-
-    row: int  # the first client's row that it is part of
-    entry: Entry
-    last: bool  # of those that the row has more than the one before
 
 
 class StepLog:

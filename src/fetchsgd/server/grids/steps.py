@@ -16,12 +16,15 @@ from torch import Tensor
 from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.server.grids.step_log import StepLog
-from fetchsgd.server.grids.walk import missed_bytes
+from fetchsgd.server.grids.walk import missed_statistics
 from fetchsgd.vector import SparseVector
 from fetchsgd.wire import Integers, SparseUpdate
+from fetchsgd.wire.chunk_sizes import update_bytes
+from fetchsgd.wire.chunk_statistics import Statistics
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 STEP_BITS = 8  # of a step, without its exponent
+MOST_KEPT = 1 << 24  # numbers kept until sizes are worked out
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,11 @@ class StepGrid:
     def step_at(self, update: Update) -> Tensor:
         """The step of each coordinate of an update."""
         if isinstance(update, SparseVector):
-            tensor = torch.bucketize(update.indices, self.tensor_ends, right=True)
-            return self.tensor_steps[tensor]
-        sizes = self.tensor_ends.diff(prepend=self.tensor_ends.new_zeros(1))
-        return self.tensor_steps.repeat_interleave(sizes, output_size=len(self.origin))
+            at = update.indices
+        else:
+            # Not repeat_interleave: on a GPU few numbers repeated often keep few threads busy.
+            at = torch.arange(len(self.origin), device=self.origin.device)
+        return self.tensor_steps[torch.bucketize(at, self.tensor_ends, right=True)]
 
 
 def step_sizes(
@@ -142,6 +146,8 @@ class StepDownloads:
     def __init__(self, dim: int, length: int) -> None:
         self.log = StepLog(dim, length)
         self.fetched: list[Float64[Tensor, ""]] = []
+        # Of the last rounds: statistics, and for how many clients each row stands.
+        self.counted: list[tuple[Statistics, list[float]]] = []
 
     def update(self, sent: Delivered, version: int) -> None:
         assert sent.steps is not None
@@ -159,10 +165,22 @@ class StepDownloads:
         missed: Int64[Tensor, " n"],  # noqa: ARG002
         place: GridWeights,
     ) -> None:
-        sections = missed_bytes(self.log, held, place.steps)
-        self.fetched.append(sections.sum() + HEADER_BYTES * len(held))
+        clients, found = missed_statistics(self.log, held, place.steps)
+        self.counted.append((found, clients))
+        if sum(found.values.numel() for found, _ in self.counted) > MOST_KEPT:
+            self._add_sizes()
+
+    def _add_sizes(self) -> None:
+        """For several rounds at once: sizes are many small operations, whatever they work on."""
+        found = Statistics.cat([found for found, _ in self.counted])
+        clients = torch.tensor([n for _, each in self.counted for n in each], dtype=torch.float64)
+        sizes = HEADER_BYTES + update_bytes(found, self.log.dim)
+        self.fetched.append(sizes @ clients.to(sizes.device, non_blocking=True))
+        self.counted.clear()
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
+        if self.counted:
+            self._add_sizes()
         if not self.fetched:
             return 0.0
         total = torch.stack(self.fetched).sum()

@@ -1,88 +1,92 @@
-"""Sizes of what clients fetch: sums of the steps that they missed, for every client of a cohort.
+"""What the sizes of downloads follow from: the sums of steps that clients of a cohort have missed.
 
 One walk back through the log serves all: add its updates up from the newest to the oldest, and each
-time that a client's version is reached, the sums so far are what that client fetches. What a size
-follows from is carried along, how often each sum occurs and how many sums of each chunk are not
-zero, so a step of the walk costs what the update has entries, not what the model has weights.
+time that a client's version is reached, the sums so far are what that client fetches. They are
+counted there and then, which takes a pass over all of them. The size grows smoothly with the rounds
+that were missed, so in a large cohort this is done for some versions, and sizes between them are
+interpolated: over the root of the missed rounds, where they lie nearly on a line. (Over the rounds
+themselves they bend, and every interpolated size would be too small.)
 """
 
 from __future__ import annotations
 
-import numpy as np
+from bisect import bisect_left
+from math import sqrt
+
 import torch
-from jaxtyping import Float64, Int32, UInt8
+from jaxtyping import Int32
 from torch import Tensor
 
-from fetchsgd.server.grids.step_log import Entry, Stage, StepLog
-from fetchsgd.server.grids.walk_loops import add_update
-from fetchsgd.wire.chunk_sizes import update_bytes
-from fetchsgd.wire.chunk_statistics import Statistics, from_chunks
-from fetchsgd.wire.chunks import num_chunks
+from fetchsgd.server.grids.step_log import StepLog
+from fetchsgd.wire.chunk_statistics import Counter, Statistics
 
-SYMBOLS = 256
-
-
-def missed_bytes(
-    log: StepLog, held: list[int], steps: Int32[Tensor, " dim"]
-) -> Float64[Tensor, " n"]:
-    """The sections of a message for each client, from the version that it holds."""
-    versions, found = missed_statistics(log, held, steps)
-    row = {version: i for i, version in enumerate(versions)}
-    # Clients older than the log fetch what those without a version do: the last row.
-    rows = torch.tensor([row.get(version, len(versions) - 1) for version in held])
-    return update_bytes(found, log.dim)[rows.to(steps.device, non_blocking=True)]
+MOST_COUNTED = 16
 
 
 def missed_statistics(
     log: StepLog, held: list[int], steps: Int32[Tensor, " dim"]
-) -> tuple[list[int], Statistics]:
-    """What the sizes follow from, for each version once; 0, the last if there, stands for all n."""
-    versions = sorted(set(held), reverse=True)
-    walked = [version for version in versions if version >= log.oldest and version > 0]
-    rows = walked if len(walked) == len(versions) else [*walked, 0]
-    # Row i holds what changes between the versions i - 1 and i of the walk; the last, all of n.
-    change = torch.zeros(len(rows), SYMBOLS, dtype=torch.int32, device=steps.device)
-    chunks = torch.zeros(len(rows), num_chunks(log.dim), dtype=torch.uint8, device=steps.device)
-    _add_up(log.dim, _stages(log, walked), change, chunks)
-    if len(rows) > len(walked):
-        everything = Entry(log.newest, torch.arange(log.dim, device=steps.device), steps)
-        _add_up(log.dim, [Stage(len(walked), everything, last=True)], change, chunks)
-    counts = change.long()
-    counts[: len(walked)] = counts[: len(walked)].cumsum(dim=0)
-    counts[:, 0] = 0
-    return rows, from_chunks(chunks, counts)
+) -> tuple[list[float], Statistics]:
+    """For how many clients each row stands, and what the size of each row's message follows from.
 
-
-def _stages(log: StepLog, walked: list[int]) -> list[Stage]:
-    """The updates on the way back."""
-    stages, row = [], 0
-    for entry in reversed(log.entries):
-        while row < len(walked) and entry.version <= walked[row]:
-            row += 1
-        if row == len(walked):
-            break
-        stages.append(Stage(row, entry, last=entry.version == walked[row] + 1))
-    return stages
-
-
-def _add_up(
-    dim: int,
-    stages: list[Stage],
-    change: Int32[Tensor, "rows 256"],
-    chunks: UInt8[Tensor, "rows chunks"],
-) -> None:
-    """Add updates up; what each does to the histogram of the sums goes to its row of `change`.
-
-    How many sums of each chunk are not zero at the end of a row goes to `chunks`.
+    With few versions a row is one of them, the newest first. Those older than the log are last.
     """
-    if change.is_cuda:
-        from fetchsgd.server.grids.walk_cuda import add_up
+    inside = [version for version in held if version >= log.oldest and version > 0]
+    counted = some_of(sorted(set(inside), reverse=True))
+    clients = weights(counted, inside, log.newest)
+    counter = Counter(len(counted) + (len(inside) < len(held)), log.dim, steps.device)
+    _walk(log, counted, counter)
+    if len(inside) < len(held):
+        clients.append(len(held) - len(inside))
+        counter.add(steps)
+    return clients, counter.statistics()
 
-        add_up(dim, stages, change, chunks)
+
+def some_of(versions: list[int]) -> list[int]:
+    """All of few versions; of many the first, the last, and some evenly between."""
+    if len(versions) <= MOST_COUNTED:
+        return versions
+    last = len(versions) - 1
+    return [versions[round(i * last / (MOST_COUNTED - 1))] for i in range(MOST_COUNTED)]
+
+
+def weights(counted: list[int], held: list[int], newest: int) -> list[float]:
+    """How much each version that was counted adds to the sum over clients.
+
+    A client between two versions is divided between them: its size is interpolated.
+    """
+    found = [0.0] * len(counted)
+    ascending = counted[::-1]
+    for version in held:
+        above = bisect_left(ascending, version)
+        at = len(counted) - 1 - above
+        if ascending[above] == version:
+            found[at] += 1
+            continue
+        newer, here, older = (
+            sqrt(newest - v) for v in (ascending[above], version, ascending[above - 1])
+        )
+        share = (older - here) / (older - newer)
+        found[at] += share
+        found[at + 1] += 1 - share
+    return found
+
+
+def _walk(log: StepLog, counted: list[int], counter: Counter) -> None:
+    """Count the sums of all updates after each version, from the newest version on."""
+    if not counted:
         return
-    total = np.zeros(dim, dtype=np.int32)
-    filled = np.zeros(chunks.shape[1], dtype=np.uint8)
-    for row, entry, last in stages:
-        add_update(total, filled, change[row].numpy(), entry.indices.numpy(), entry.steps.numpy())
-        if last:
-            chunks[row] = torch.from_numpy(filled)
+    missed = [entry for entry in reversed(log.entries) if entry.version > counted[-1]]
+    total = torch.zeros(log.dim, dtype=torch.int32, device=counter.device)
+    if missed:
+        indices = torch.cat([entry.indices for entry in missed])
+        steps = torch.cat([entry.steps for entry in missed])
+    begin = used = 0
+    for version in counted:
+        end = begin
+        while used < len(missed) and missed[used].version > version:
+            end += len(missed[used].indices)
+            used += 1
+        if end > begin:
+            total.index_add_(0, indices[begin:end], steps[begin:end])
+        counter.add(total)
+        begin = end

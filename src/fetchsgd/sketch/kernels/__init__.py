@@ -90,7 +90,15 @@ def _by_blocks(name: KernelName, hash: BlockHash, device: torch.device) -> Kerne
 
 
 def _permuted(name: KernelName, hash: Permutation, device: torch.device) -> Kernels:
-    return PermutedReference(hash, device)
+    if name == "reference":
+        return PermutedReference(hash, device)
+    if name == "numba":
+        from fetchsgd.sketch.kernels.permuted.cpu import PermutedNumba
+
+        return PermutedNumba(hash)
+    from fetchsgd.sketch.kernels.permuted.cuda import PermutedTriton
+
+    return PermutedTriton(hash, device)
 
 
 def _missing(package: str) -> bool:

@@ -183,7 +183,7 @@ class NumbaKernels:
             above += more
             equal += ties
             found.append((indices, values))
-        return _trim(found, threshold, size, above, equal)
+        return trim(found, threshold, size, above, equal)
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
@@ -211,7 +211,7 @@ def _as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
             yield [(first, part.float().numpy())]
 
 
-def _trim(
+def trim(
     found: list[tuple[NDArray[np.int64], NDArray[np.float32]]],
     threshold: float,
     size: int,

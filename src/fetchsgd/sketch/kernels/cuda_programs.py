@@ -63,7 +63,7 @@ def gather_runs(
 
 
 @triton.jit
-def _exchange(values, LOW: tl.constexpr, HIGH: tl.constexpr):
+def exchange(values, LOW: tl.constexpr, HIGH: tl.constexpr):
     """One step of a sorting network on a tuple of tensors."""
     small = tl.minimum(values[LOW], values[HIGH])
     large = tl.maximum(values[LOW], values[HIGH])
@@ -101,7 +101,7 @@ def _medians(
         value = tl.load(table + row * cols + cell, mask=inside, other=0.0)
         values = values + (tl.where((packed & 1) == 1, -value, value),)
     for step in tl.static_range(len(NETWORK)):
-        values = _exchange(values, NETWORK[step][0], NETWORK[step][1])
+        values = exchange(values, NETWORK[step][0], NETWORK[step][1])
     if LOWER == UPPER:
         return values[LOWER]
     else:
@@ -188,6 +188,61 @@ def write_estimates(
 
 
 @triton.jit
+def append(indices, kept_values, count, capacity, level, at, inside, values):
+    """Append what reaches the level, in any order, and count it even where there is no room."""
+    reached = (tl.abs(values) >= level) & inside
+    ones = reached.to(tl.int32)
+    total = tl.sum(ones)
+    if total > 0:
+        place = tl.atomic_add(count, total.to(tl.int64)) + tl.cumsum(ones, 0) - 1
+        tl.store(indices + place, at, mask=reached & (place < capacity))
+        tl.store(kept_values + place, values, mask=reached & (place < capacity))
+
+
+@triton.jit
+def count_span(counts, span, spans, level, inside, values):
+    """How many of fewer than 2^16 estimates lie above the level, and how many on it."""
+    magnitude = tl.abs(values)
+    # Both counts in one reduction: neither can reach 2^16.
+    ones = (magnitude > level).to(tl.int32) + ((magnitude == level).to(tl.int32) << 16)
+    both = tl.sum(tl.where(inside, ones, 0))
+    tl.store(counts + span, both & 65535)
+    tl.store(counts + spans + span, both >> 16)
+
+
+@triton.jit
+def ranks_of_span(counts, ends, span, spans, size):
+    """Whether a span has something to write; the ranks at which it begins; and room for ties."""
+    num_above = tl.load(counts + span)
+    num_equal = tl.load(counts + spans + span)
+    all_above = tl.load(ends + spans - 1)
+    above_before = tl.load(ends + span) - num_above
+    equal_before = tl.load(ends + spans + span) - num_equal - all_above
+    room = tl.maximum(size - all_above, 0)
+    needed = (num_above > 0) | ((num_equal > 0) & (equal_before < room))
+    return needed, above_before, equal_before, room
+
+
+@triton.jit
+def write_span(
+    indices, kept_values, size, above_before, equal_before, room, level, at, inside, values
+):
+    """Write what is above the level and the first ties, each to its rank in index order."""
+    magnitude = tl.abs(values)
+    is_above = (magnitude > level) & inside
+    is_equal = (magnitude == level) & inside
+    # As above, both running counts in one.
+    ones = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
+    before = tl.cumsum(ones, 0) - ones
+    above_rank = above_before + (before & 65535)
+    equal_rank = equal_before + (before >> 16)
+    place = above_rank + tl.minimum(equal_rank, room)
+    keep = (is_above | (is_equal & (equal_rank < room))) & (place < size)
+    tl.store(indices + place, at, mask=keep)
+    tl.store(kept_values + place, values, mask=keep)
+
+
+@triton.jit
 def append_reached(
     indices,
     kept_values,
@@ -211,13 +266,7 @@ def append_reached(
         tl.program_id(0), table, placements, dim, cols, num_blocks,
         BLOCK, ROWS, NETWORK, LOWER, UPPER, SPAN,
     )  # fmt: skip
-    reached = (tl.abs(values) >= tl.load(threshold)) & inside
-    ones = reached.to(tl.int32)
-    total = tl.sum(ones)
-    if total > 0:
-        place = tl.atomic_add(count, total.to(tl.int64)) + tl.cumsum(ones, 0) - 1
-        tl.store(indices + place, at, mask=reached & (place < capacity))
-        tl.store(kept_values + place, values, mask=reached & (place < capacity))
+    append(indices, kept_values, count, capacity, tl.load(threshold), at, inside, values)
 
 
 @triton.jit
@@ -243,14 +292,8 @@ def count_reached(
         span, table, placements, dim, cols, num_blocks,
         BLOCK, ROWS, NETWORK, LOWER, UPPER, SPAN,
     )  # fmt: skip
-    magnitude = tl.abs(values)
-    level = tl.load(threshold)
-    # Both counts in one reduction: neither can reach 2^16.
     tl.static_assert(SPAN < 65536)
-    ones = (magnitude > level).to(tl.int32) + ((magnitude == level).to(tl.int32) << 16)
-    both = tl.sum(tl.where(inside, ones, 0))
-    tl.store(counts + span, both & 65535)
-    tl.store(counts + spans + span, both >> 16)
+    count_span(counts, span, spans, tl.load(threshold), inside, values)
 
 
 @triton.jit
@@ -276,30 +319,16 @@ def write_reached(
 ):
     """Write what is above the threshold and the first ties, each to its rank in index order."""
     span = tl.program_id(0)
-    num_above = tl.load(counts + span)
-    num_equal = tl.load(counts + spans + span)
-    all_above = tl.load(ends + spans - 1)
-    above_before = tl.load(ends + span) - num_above
-    equal_before = tl.load(ends + spans + span) - num_equal - all_above
-    room_for_ties = tl.maximum(size - all_above, 0)
-    if (num_above > 0) | ((num_equal > 0) & (equal_before < room_for_ties)):
+    needed, above_before, equal_before, room = ranks_of_span(counts, ends, span, spans, size)
+    if needed:
         at, inside, values = _span_medians(
             span, table, placements, dim, cols, num_blocks,
             BLOCK, ROWS, NETWORK, LOWER, UPPER, SPAN,
         )  # fmt: skip
-        magnitude = tl.abs(values)
-        level = tl.load(threshold)
-        is_above = (magnitude > level) & inside
-        is_equal = (magnitude == level) & inside
-        # As above, both running counts in one.
-        ones = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
-        before = tl.cumsum(ones, 0) - ones
-        above_rank = above_before + (before & 65535)
-        equal_rank = equal_before + (before >> 16)
-        place = above_rank + tl.minimum(equal_rank, room_for_ties)
-        keep = (is_above | (is_equal & (equal_rank < room_for_ties))) & (place < size)
-        tl.store(indices + place, at, mask=keep)
-        tl.store(kept_values + place, values, mask=keep)
+        write_span(
+            indices, kept_values, size, above_before, equal_before, room,
+            tl.load(threshold), at, inside, values,
+        )  # fmt: skip
 
 
 @triton.jit

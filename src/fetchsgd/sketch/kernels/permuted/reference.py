@@ -27,16 +27,17 @@ class PermutedReference(ReferenceKernels):
 
     def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
-        tables = torch.zeros(
-            len(pieces[0]), h.rows, h.cols, dtype=torch.float32, device=self.device
+        halves = torch.zeros(
+            2, len(pieces[0]), h.rows, h.cols, dtype=torch.float32, device=self.device
         )
         for first, piece in slices(pieces):
             for at, length in self._within_groups(first, piece.shape[1]):
                 indices = torch.arange(first + at, first + at + length, device=self.device)
                 values = piece[:, at : at + length].float()
+                tables = halves[int(first + at >= h.half)]
                 for row, (cells, signs) in enumerate(self._located(indices)):
                     tables[:, row, cells] += values * signs
-        return tables
+        return halves[0] + halves[1]
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]

@@ -1,0 +1,34 @@
+"""Settings that belong together, by name: what to train with when (`fetchsgd train --preset`).
+
+They say nothing of the task: k, columns and rates stay the task's own. docs/results.md says what
+each has reached, and which suits whom.
+"""
+
+from __future__ import annotations
+
+from fetchsgd.errors import UserError
+from fetchsgd.named import did_you_mean
+from fetchsgd.runs.toml_files import Settings
+
+PRESETS: dict[str, Settings] = {
+    # The method as it was published: one hash for the whole run, float32 both ways.
+    "paper": {"method": {"name": "fetchsgd", "hash": "fixed"}},
+    # The server sees only sums of messages, as with secure aggregation: sketches, which add up.
+    "sums": {
+        "method": {"name": "fetchsgd", "hash": "fresh"},
+        "download": {"grid": "steps", "step": 0.125},
+    },
+    # The server sees each message: whole gradients in few levels of one step for all clients.
+    "messages": {
+        "method": {"name": "true_topk", "revisit": 2.0},
+        "upload": {"quantiser": "shared_step"},
+        "download": {"grid": "steps", "step": 0.25},
+    },
+}
+
+
+def preset(name: str) -> Settings:
+    """The settings of that name."""
+    if name not in PRESETS:
+        raise UserError(f"there is no preset {name!r}{did_you_mean(name, PRESETS)}")
+    return PRESETS[name]

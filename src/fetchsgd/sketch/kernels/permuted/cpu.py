@@ -1,0 +1,228 @@
+"""The sketch by permutation on a CPU: the loops of cpu_loops.py, on as many threads as torch uses.
+
+Each half of a cell's sum belongs to one task, which adds to it in order of coordinate, so results
+do not depend on the number of threads: they are those of the reference, to the last bit. Beside the
+tables there is one row for each thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, product
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fetchsgd.sketch.kernels import selection
+from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS, trim
+from fetchsgd.sketch.kernels.cpu_loops import sum_of_squares
+from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
+    collect_estimates,
+    query_entries,
+    write_estimates,
+)
+from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
+from fetchsgd.sketch.kernels.pieces import SLICE, offsets
+from fetchsgd.sketch.kernels.selection import Collected
+from fetchsgd.sketch.permutation import Permutation
+from fetchsgd.threads import SERIAL_WORK, run_in_order
+
+
+def numbers_of(hash: Permutation) -> NDArray[np.uint32]:
+    """What the loops need to know of a permutation, in their order."""
+    h = hash
+    sizes = h.width, h.low_bits, h.highs, h.turns, h.flips, h.sign_mask
+    return np.array([*sizes, *h.keys], dtype=np.uint32)
+
+
+class PermutedNumba:
+    """The operations of the sketch on tensors in main memory."""
+
+    samples = 1 << 15
+
+    def __init__(self, hash: Permutation) -> None:
+        self.hash = hash
+        self.numbers = numbers_of(hash)
+        # What counts is how many entries these have (cpu_lanes.py).
+        self.lanes = (0,) * min(hash.block, MAX_LANES)
+        self.rows = (0,) * hash.rows if hash.rows <= MAX_ROWS else ()
+
+    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+        h = self.hash
+        tables = np.zeros((len(pieces[0]), h.rows, h.cols), dtype=np.float32)
+        rows = tables.reshape(-1, h.cols)
+        # As many rows as go evenly to all threads are one task each; all threads share the others.
+        work = len(rows) * h.dim
+        shares = torch.get_num_threads() if work >= SERIAL_WORK else 1
+        even = len(rows) // shares * shares
+        everywhere = range(h.width)
+
+        def fill(row: int) -> None:
+            later = np.zeros(h.cols, dtype=np.float32)
+            self._add(rows[row], pieces, row, 0, everywhere)
+            self._add(later, pieces, row, 1, everywhere)
+            rows[row] += later
+
+        list(run_in_order(fill, range(even), work))
+        rest = np.zeros((2, len(rows) - even, h.cols), dtype=np.float32)
+
+        def fill_share(task: tuple[int, int, range]) -> None:
+            row, half, columns = task
+            self._add(rest[half, row - even], pieces, row, half, columns)
+
+        shared = product(range(even, len(rows)), (0, 1), _shares(h.width, -(-shares // 2)))
+        list(run_in_order(fill_share, shared, work))
+        rows[even:] = rest[0] + rest[1]
+        return torch.from_numpy(tables)
+
+    def _add(
+        self,
+        out: NDArray[np.float32],
+        pieces: list[Float[Tensor, "n _"]],
+        row: int,
+        half: int,
+        columns: range,
+    ) -> None:
+        """Add the first or the second half of a vector to some columns of a row of its table."""
+        h = self.hash
+        vector, row = divmod(row, h.rows)
+        span = range(h.half, h.dim) if half else range(h.half)
+        for first, part in _parts(pieces, vector, span):
+            add_vector(
+                out, part, first, self._number(row), self.numbers,
+                h.block, self.lanes, columns.start, columns.stop,
+            )  # fmt: skip
+
+    def scatter(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Float32[Tensor, "rows cols"]:
+        h = self.hash
+        table = np.zeros((h.rows, h.cols), dtype=np.float32)
+        at, entries = indices.numpy(), values.contiguous().numpy()
+
+        def add(row: int) -> None:
+            add_entries(table[row], at, entries, self._number(row), self.numbers, h.block)
+
+        list(run_in_order(add, range(h.rows), h.rows * len(indices)))
+        return torch.from_numpy(table)
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]:
+        h = self.hash
+        marks = np.zeros((h.rows, h.cols), dtype=np.bool_)
+        at, entries = indices.numpy(), values.contiguous().numpy()
+        for row in range(h.rows):
+            mark_entries(marks[row], at, entries, self._number(row), self.numbers, h.block)
+        return torch.from_numpy(marks)
+
+    def query(
+        self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
+    ) -> Float32[Tensor, " n"]:
+        """Estimates of the given coordinates alone."""
+        h = self.hash
+        out = np.empty(len(indices), dtype=np.float32)
+        at, cells = indices.numpy(), table.numpy()
+
+        def fill(start: int) -> None:
+            span = slice(start, start + CHUNK // 16)
+            query_entries(
+                out[span], at[span], cells, self._number(0), h.groups, self.numbers, h.block
+            )
+
+        list(run_in_order(fill, range(0, len(out), CHUNK // 16), h.rows * len(out)))
+        return torch.from_numpy(out)
+
+    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+        h = self.hash
+        cells = table.numpy()
+        out = np.empty(h.dim, dtype=np.float32)
+
+        def fill(chunk: range) -> None:
+            write_estimates(
+                out[chunk.start : chunk.stop], chunk.start, cells, self._number(0), h.groups,
+                self.numbers, h.block, self.lanes, self.rows,
+            )  # fmt: skip
+
+        list(run_in_order(fill, self._chunks(), h.rows * h.dim))
+        return torch.from_numpy(out)
+
+    def top_k(
+        self, table: Float32[Tensor, "rows cols"], k: int
+    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
+        return selection.top_k(self, table, self.hash.dim, k)
+
+    def at_least(
+        self, table: Float32[Tensor, "rows cols"], threshold: float
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
+        return selection.at_least(self, table, threshold)
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        found = self.collect(table, float(threshold), capacity)
+        if found.above + found.equal > capacity:
+            return None
+        return found.indices, found.values
+
+    def collect(
+        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
+    ) -> Collected:
+        h = self.hash
+        cells = table.numpy()
+        above = equal = 0
+        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+
+        def walk(chunk: range) -> tuple[NDArray[np.int64], NDArray[np.float32], int, int]:
+            # What earlier chunks hold already bounds what this one can add to the result.
+            room_above, room_equal = max(size - above, 0), max(size - equal, 0)
+            room = min(room_above + room_equal, len(chunk))
+            indices = np.empty(room, dtype=np.int64)
+            values = np.empty(room, dtype=np.float32)
+            kept, more, ties = collect_estimates(
+                indices, values, np.float32(threshold), room_above, room_equal,
+                cells, chunk.start, chunk.stop,
+                self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
+            )  # fmt: skip
+            return indices[:kept].copy(), values[:kept].copy(), more, ties
+
+        for indices, values, more, ties in run_in_order(walk, self._chunks(), h.rows * h.dim):
+            above += more
+            equal += ties
+            found.append((indices, values))
+        return trim(found, threshold, size, above, equal)
+
+    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
+        """Squared norm of each row."""
+        rows = list(run_in_order(sum_of_squares, table.numpy(), table.numel()))
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def _number(self, row: int) -> int:
+        """The number of a row's first group."""
+        return self.hash.first_group + row * self.hash.groups
+
+    def _chunks(self) -> list[range]:
+        step = max(CHUNK, self.hash.block)
+        return [range(at, min(at + step, self.hash.dim)) for at in range(0, self.hash.dim, step)]
+
+
+def _shares(width: int, count: int) -> list[range]:
+    """Columns of blocks, cut into at most so many spans."""
+    count = min(count, width)
+    edges = [width * i // count for i in range(count + 1)]
+    return [range(*pair) for pair in pairwise(edges)]
+
+
+def _parts(
+    pieces: list[Float[Tensor, "n _"]], vector: int, span: range
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Those coordinates of a vector that lie in a span, as float32, and where each part begins."""
+    for first, piece in offsets(pieces):
+        begin, end = max(span.start - first, 0), min(span.stop - first, piece.shape[1])
+        # What has 16 bits is widened a slice at a time.
+        step = SLICE if piece.dtype != torch.float32 else max(end - begin, 1)
+        for at in range(begin, end, step):
+            yield first + at, piece[vector, at : min(at + step, end)].float().numpy()

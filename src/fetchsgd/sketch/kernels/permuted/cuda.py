@@ -1,0 +1,278 @@
+"""The sketch by permutation on a GPU. Every run gives the bits of the reference.
+
+Sketching gathers: a program owns a tile of cells and adds one coordinate of each group to each, in
+order, where the inverse of the group's permutation says. Nothing is kept between calls, and keys
+are arguments of the programs: a new key costs what an old one costs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64
+from torch import Tensor
+
+from fetchsgd.launch import launch
+from fetchsgd.sketch.kernels import selection
+from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
+from fetchsgd.sketch.kernels.median import median_network, middle
+from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
+from fetchsgd.sketch.kernels.permuted import entry_programs
+from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
+from fetchsgd.sketch.kernels.selection import Collected
+from fetchsgd.sketch.permutation import SIGNS, Permutation
+
+# Cells that one program sums, for how many vectors, and groups that it has in flight.
+TILE = 1024
+VECTORS = 2
+UNROLL = 4
+# Coordinates that one program estimates, and entries that one looks up.
+SPAN = 1024
+ENTRIES = 512
+# Floats that a thread reads at once.
+LANES = 4
+# Rows of at most this many cells are sorted whole, which takes fewer launches than a selection.
+SORTED_CELLS = 1 << 22
+
+
+class PermutedTriton:
+    """The operations of the sketch on tensors in a GPU's memory."""
+
+    samples = 1 << 18
+
+    def __init__(self, hash: Permutation, device: torch.device) -> None:
+        self.hash = hash
+        self.device = device
+        h = hash
+        sign_mask, *keys = (_signed(word) for word in (h.sign_mask, *h.keys))
+        # In the order of the programs' signatures.
+        self.numbers = (
+            h.width, h.low_bits, h.highs, h.turns, h.flips, sign_mask, h.first_group, h.groups,
+            *keys,
+        )  # fmt: skip
+
+    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+        h = self.hash
+        count = len(pieces[0])
+        out = torch.empty(count, h.rows, h.cols, dtype=torch.float32, device=self.device)
+        if out.numel() == 0:
+            return out
+        vectors = min(VECTORS, 1 << (count - 1).bit_length())
+        shape = self._tile(TILE // vectors)
+        tiles = -(-h.cols // (shape["T"] * shape["W"] * shape["P"]))
+        grid = (tiles * h.rows, -(-count // vectors))
+        if len(pieces) == 1:
+            launch(
+                programs.gather, grid,
+                out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
+                **shape, N=vectors, VECTOR=min(LANES, h.block),
+                UNROLL=max(UNROLL // vectors, 1),
+            )  # fmt: skip
+        else:
+            segments = self._segments(pieces)
+            launch(
+                programs.gather_pieces, grid,
+                out, pieces[0], segments, len(segments), count, h.rows, h.cols, *self.numbers,
+                **shape, N=vectors,
+            )  # fmt: skip
+        return out
+
+    def scatter(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Float32[Tensor, "rows cols"]:
+        h = self.hash
+        table = torch.zeros(h.rows, h.cols, dtype=torch.float32, device=self.device)
+        if len(indices):
+            # A sort takes launches for every byte.
+            width = torch.int32 if table.numel() < 1 << 31 else torch.int64
+            cells = torch.empty(h.rows * len(indices), dtype=width, device=self.device)
+            signed = torch.empty(h.rows * len(indices), dtype=torch.float32, device=self.device)
+            launch(
+                entry_programs.place_entries, (-(-len(indices) // ENTRIES), h.rows),
+                cells, signed, indices, values, len(indices), h.cols, *self.numbers,
+                BLOCK=h.block, SPAN=ENTRIES,
+            )  # fmt: skip
+            # Equal cells become neighbours, in order of index.
+            cells, order = cells.sort(stable=True)
+            launch(
+                sum_neighbours, (-(-len(cells) // ENTRIES),),
+                table, cells, signed[order], len(cells), SPAN=ENTRIES,
+            )  # fmt: skip
+        return table
+
+    def touched(
+        self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
+    ) -> Bool[Tensor, "rows cols"]:
+        h = self.hash
+        marks = torch.zeros(h.rows, h.cols, dtype=torch.bool, device=self.device)
+        if len(indices):
+            launch(
+                entry_programs.mark_entries, (-(-len(indices) // ENTRIES), h.rows),
+                marks.view(torch.uint8), indices, values, len(indices), h.cols, *self.numbers,
+                BLOCK=h.block, SPAN=ENTRIES,
+            )  # fmt: skip
+        return marks
+
+    def query(
+        self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
+    ) -> Float32[Tensor, " n"]:
+        """Estimates of the given coordinates alone."""
+        h = self.hash
+        out = torch.empty(len(indices), dtype=torch.float32, device=self.device)
+        if len(indices):
+            launch(
+                entry_programs.query_entries, (-(-len(indices) // ENTRIES),),
+                out, indices, len(indices), table, h.cols, *self.numbers,
+                h.block, ENTRIES, h.rows, median_network(h.rows), *middle(h.rows),
+            )  # fmt: skip
+        return out
+
+    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+        out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
+        launch(programs.write_estimates, self._spans(), out, *self._walk(table))
+        return out
+
+    def top_k(
+        self, table: Float32[Tensor, "rows cols"], k: int
+    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
+        if self.hash.rows > 1 or k == 0:
+            return selection.top_k(self, table, self.hash.dim, k)
+        # With one row the threshold follows from the cells, and nothing waits for the device.
+        indices, values, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
+        return indices, values
+
+    def at_least(
+        self, table: Float32[Tensor, "rows cols"], threshold: float
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
+        return selection.at_least(self, table, threshold)
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        # One walk instead of two: programs append in any order.
+        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
+        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
+        count = torch.zeros(1, dtype=torch.int64, device=self.device)
+        launch(
+            programs.append_reached, self._spans(),
+            indices, values, count, capacity, threshold, *self._walk(table),
+        )  # fmt: skip
+        found = int(count)
+        if found > capacity:
+            return None
+        return indices[:found], values[:found]
+
+    def collect(
+        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
+    ) -> Collected:
+        level = torch.full((1,), threshold, dtype=torch.float32, device=self.device)
+        indices, values, seen = self._take(table, level, size)
+        above, both = seen.tolist()
+        kept = min(both, size)
+        return Collected(indices[:kept], values[:kept], above, both - above)
+
+    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
+        """Squared norm of each row."""
+        return PermutedReference(self.hash, self.device).row_energy(table)
+
+    def _take(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`collect` with everything left on the device; entries past the last are zero.
+
+        The third tensor says how many estimates are above the threshold, and how many reach it.
+        """
+        spans = self._spans()
+        walk = self._walk(table)
+        counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
+        launch(programs.count_reached, spans, counts, threshold, spans[0], *walk)
+        # One flat scan: torch's scan of two long rows is some ten times slower.
+        ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
+        ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
+        # Zeros, not garbage: a table with NaN fills fewer entries, and indices must stay in range.
+        indices = torch.zeros(size, dtype=torch.int64, device=self.device)
+        values = torch.zeros(size, dtype=torch.float32, device=self.device)
+        if size:
+            launch(
+                programs.write_reached, spans,
+                indices, values, size, counts, ends, threshold, spans[0], *walk,
+            )  # fmt: skip
+        return indices, values, ends[spans[0] - 1 :: spans[0]]
+
+    def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
+        """The k-th largest |estimate|, given how many coordinates share each cell."""
+        h = self.hash
+        magnitudes = row[: min(h.width * h.block, h.dim)].abs()
+        # So many cells hold k coordinates, even if none has one of the last group.
+        enough = min(-(-k // max(h.groups - 1, 1)), len(magnitudes))
+        if len(magnitudes) <= SORTED_CELLS:
+            largest, cells = (part[:enough] for part in magnitudes.sort(descending=True))
+        else:
+            largest, cells = magnitudes.topk(enough)
+        loads = torch.empty(enough, dtype=torch.int32, device=self.device)
+        launch(
+            entry_programs.count_loads, (-(-enough // ENTRIES),),
+            loads, cells, enough, h.dim, *self.numbers, BLOCK=h.block, SPAN=ENTRIES,
+        )  # fmt: skip
+        reached = loads.cumsum(dim=0)
+        return largest[(reached < k).sum(dim=0, keepdim=True)]
+
+    def _segments(self, pieces: list[Float[Tensor, "n _"]]) -> Int64[Tensor, "segments 5"]:
+        return _listed(
+            tuple(piece.shape[1] for piece in pieces),
+            tuple(piece.data_ptr() for piece in pieces),
+            tuple(piece.stride(0) for piece in pieces),
+            pieces[0].element_size(),
+            self.hash.width * self.hash.block,
+            self.device,
+        )
+
+    def _tile(self, size: int) -> dict[str, int]:
+        """So many cells or coordinates: of several blocks, or of one alone."""
+        block = self.hash.block
+        run, within = min(block, SIGNS), min(block, size)
+        return {"BLOCK": block, "T": size // within, "W": within // run, "P": run}
+
+    def _spans(self) -> tuple[int]:
+        """Programs of a walk: each stays within one group."""
+        return (-(-self.hash.width * self.hash.block // SPAN) * self.hash.groups,)
+
+    def _walk(self, table: Float32[Tensor, "rows cols"]) -> tuple[object, ...]:
+        """What every walk over the estimates takes, in the order of the programs' signatures."""
+        h = self.hash
+        return (
+            table, h.dim, h.cols, *self.numbers,
+            *self._tile(SPAN).values(), min(LANES, h.block),
+            h.rows, median_network(h.rows), *middle(h.rows),
+        )  # fmt: skip
+
+
+def _signed(word: int) -> int:
+    """The same 32 bits as a signed number, of which all have one type."""
+    return (word ^ 1 << 31) - (1 << 31)
+
+
+@lru_cache(maxsize=8)
+def _listed(
+    lengths: tuple[int, ...],
+    addresses: tuple[int, ...],
+    strides: tuple[int, ...],
+    bytes_each: int,
+    span: int,
+    device: torch.device,
+) -> Int64[Tensor, "segments 5"]:
+    """Segments of a vector in pieces, as `gather_pieces` wants them: some for each piece and group.
+
+    Gradients often stay where they are from round to round, so the last lists are kept.
+    """
+    listed = []
+    first = 0
+    for length, address, stride in zip(lengths, addresses, strides, strict=True):
+        last = first + length
+        for group in range(first // span, -(-last // span)):
+            base = group * span
+            within = max(first - base, 0), min(last - base, span)
+            listed.append((group, *within, address + (base - first) * bytes_each, stride))
+        first = last
+    return torch.tensor(listed, dtype=torch.int64).to(device, non_blocking=True)

@@ -1,0 +1,105 @@
+"""The GPU kernels without a GPU: Triton's interpreter runs them, slowly, on small inputs.
+
+`make test-gpu` runs the compiled kernels through all laws of the sketch.
+"""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from fetchsgd.sketch.kernels.permuted import cuda
+from fetchsgd.sketch.kernels.permuted.cuda import PermutedTriton
+from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
+from fetchsgd.sketch.permutation import Permutation
+
+CPU = torch.device("cpu")
+# dim, rows, cols, block: cut blocks, cells that are not used, a cell for each, one column
+SHAPES = [
+    (400, 3, 130, 16),
+    (700, 1, 150, 64),
+    (1100, 2, 300, 256),
+    (200, 1, 37, 1),
+    (150, 2, 37, 2),
+    (50, 2, 100, 64),
+    (60, 1, 9, 8),
+]
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
+)
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def pair(request, monkeypatch):
+    monkeypatch.setattr(cuda, "TILE", 128)
+    monkeypatch.setattr(cuda, "SPAN", 128)
+    hash = Permutation(*request.param, seed=7)
+    return PermutedTriton(hash, CPU), PermutedReference(hash, CPU)
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_tables_are_those_of_the_reference(pair, count):
+    ours, reference = pair
+    x = normal(count, ours.hash.dim)
+    expected = reference.sketch([x])
+    assert torch.equal(ours.sketch([x]), expected)
+    sizes = [1, ours.hash.dim // 2, 3, ours.hash.dim - ours.hash.dim // 2 - 4]
+    assert torch.equal(ours.sketch(list(x.split(sizes, dim=1))), expected)
+
+
+def test_variants_without_signs(pair):
+    ours, reference = pair
+    x = normal(1, ours.hash.dim)
+    for row in (None, ours.hash.rows - 1):
+        hash = ours.hash.without_signs(row)
+        ours, reference = PermutedTriton(hash, CPU), PermutedReference(hash, CPU)
+        assert torch.equal(ours.sketch([x]), reference.sketch([x]))
+        table = normal(hash.rows, hash.cols)
+        assert torch.equal(ours.estimate(table), reference.estimate(table))
+
+
+def test_all_that_reads_a_table(pair):
+    ours, reference = pair
+    dim = ours.hash.dim
+    table = normal(ours.hash.rows, ours.hash.cols)
+    assert torch.equal(ours.estimate(table), reference.estimate(table))
+    picks = torch.arange(0, dim, 7)
+    assert torch.equal(ours.query(table, picks), reference.query(table, picks))
+    for k in (0, 1, dim // 3):
+        for got, expected in zip(ours.top_k(table, k), reference.top_k(table, k), strict=True):
+            assert torch.equal(got, expected)
+    for threshold in (0.0, 1.0):
+        got, expected = ours.at_least(table, threshold), reference.at_least(table, threshold)
+        assert torch.equal(got[0], expected[0])
+
+
+def test_ties_and_sparse_input(pair):
+    ours, reference = pair
+    flat = normal(ours.hash.rows, ours.hash.cols).sign()
+    for table in (flat, torch.zeros_like(flat)):
+        for k in (3, ours.hash.dim // 2):
+            assert torch.equal(ours.top_k(table, k)[0], reference.top_k(table, k)[0])
+    for count in (0, 1, ours.hash.dim // 2):
+        indices = torch.arange(count) * 2
+        values = normal(count)
+        assert torch.equal(ours.scatter(indices, values), reference.scatter(indices, values))
+        values[::3] = 0.0
+        assert torch.equal(ours.touched(indices, values), reference.touched(indices, values))
+
+
+@pytest.mark.parametrize("longest", [0, cuda.SORTED_CELLS], ids=["selected", "sorted"])
+@pytest.mark.parametrize("levels", [1, 3, 1000])
+@pytest.mark.parametrize("shape", [(400, 1, 90, 4), (99, 1, 100, 4), (433, 1, 103, 4)])
+def test_the_threshold_of_one_row_is_that_of_all_estimates(shape, longest, levels, monkeypatch):
+    monkeypatch.setattr(cuda, "SORTED_CELLS", longest)
+    hash = Permutation(*shape, seed=0)
+    ours, reference = PermutedTriton(hash, CPU), PermutedReference(hash, CPU)
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randint(-levels, levels + 1, (1, hash.cols), generator=generator).float()
+    ordered = reference.estimate(table).abs().sort(descending=True).values
+    for k in (1, 2, hash.dim // 2, hash.dim):
+        assert torch.equal(ours._threshold_of_one_row(table[0], k), ordered[k - 1 : k])
