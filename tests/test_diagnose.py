@@ -2,10 +2,12 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch.testing import assert_close
+from waiting import nothing_waits
 
 from fetchsgd.diagnose import Diagnosed
 from fetchsgd.diagnose.cells import Cells
@@ -473,3 +475,23 @@ def test_without_the_truth_the_length_is_that_over_the_sketch():
         expected = float(estimate.norm() / mean.norm())
         assert line["diagnose_decoded_length"] == pytest.approx(expected)
         assert "diagnose_decoding_error" not in line
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantiser", [None, Step(2.0), Bits(2)], ids=str)
+@pytest.mark.parametrize("method", FRESH, ids=str)
+def test_on_a_gpu_nothing_waits_and_notes_are_in_one_place(method, quantiser):
+    watched = Diagnosed(method, every=1)
+    cuda = torch.device("cuda")
+    given = torch.randn(2, 3, DIM, device=cuda)
+    state = watched.init(cuda)
+    for round, cohort in enumerate(given):
+        shares, clients = torch.full((3,), 1 / 3, device=cuda), torch.arange(3, device=cuda)
+        with nothing_waits() if round else nullcontext():  # after kernels have been compiled
+            if quantiser is None:
+                mean = watched.message.compress(cohort.mean(dim=0), round)
+            else:
+                upload = Upload(quantiser, 5, round)
+                mean = watched.message.merge(cohort, shares, clients, upload, None).total
+            _, state = watched.step(mean, state, RATE, round=round, check_finite=False)
+    assert watched.book.means()["diagnose_decoding_error"] > 0

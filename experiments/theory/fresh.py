@@ -66,7 +66,7 @@ def measured_noise(members: int, skew: float, decode: Literal["unbiased", "prior
 
 
 def predicted_noise(members: int, skew: float, decode: Literal["unbiased", "prior"]) -> float:
-    """m - 1, or with a prior the mean of v (1 / s - 1) over that of v, s the mean share."""
+    """Without a prior m - 1; with one, v (1 / s - 1) over v on average, s the mean share."""
     if decode == "unbiased":
         return members - 1.0
     variance = variances(skew).double()
@@ -177,7 +177,10 @@ def figure(results: dict[str, Any], out: Path) -> None:
         own = [n for n in results["noise"] if (n["decode"], n["skew"]) == (decode, skew)]
         members = [one["members"] for one in own]
         left.plot(members, [one["predicted"] for one in own], color=colour, linewidth=1)
-        left.plot(members, [one["measured"] for one in own], marker, color=colour, label=label)
+        left.plot(
+            members, [one["measured"] for one in own], marker, color=colour, label=label,
+            markersize=11 if skew == 0 else 6, markerfacecolor="none" if skew == 0 else colour,
+        )  # fmt: skip
     left.set(xscale="log", yscale="log", xlabel="weights per cell, d/c")
     left.set_xticks(MEMBERS, [str(tick) for tick in MEMBERS])
     left.minorticks_off()
@@ -186,13 +189,12 @@ def figure(results: dict[str, Any], out: Path) -> None:
     colours = ("0.35", "#0072B2", "#009E73", "#D55E00")
     for one, colour in zip(results["quadratic"], colours, strict=True):
         for index, run in enumerate(one["distances"]):
-            right.plot(run, color=colour, linewidth=1, label=None if index else one["label"])
+            right.plot(run, color=colour, linewidth=1.5, label=None if index else one["label"])
         if one["factor"] is not None:
-            right.plot(
-                [one["factor"] ** t for t in range(ROUNDS)], "--", color=colour, linewidth=0.8
-            )
+            predicted = [one["factor"] ** t for t in range(ROUNDS)]
+            right.plot(predicted, "k--", linewidth=0.8)
     settings = results["settings"]
-    right.axhline(1 - settings["cols"] / settings["dim"], color="0.35", ls="--", linewidth=0.8)
+    right.axhline(1 - settings["cols"] / settings["dim"], color="k", ls="--", linewidth=0.8)
     right.set(yscale="log", xlabel="rounds", ylim=(1e-7, 100), xlim=(0, ROUNDS))
     right.set_ylabel("squared distance from the minimum")
     right.set_title("No heavy coordinate: 8 weights per cell (dashed: predicted)", fontsize=10)

@@ -134,9 +134,9 @@ def make(*sets):
 
 def test_a_run_learns_the_size_from_what_is_sent():
     run = make("density=1.0", "epochs=1")
-    training, size = run.start(), None
-    assert training.size is None
-    for training, merged in run.train(training):
+    start, size = run.start(), None
+    assert start.size is None
+    for training, merged in run.train(start):
         assert len(merged.sizes) == len(merged.clients)
         size = next_size(size, typical_size(merged.sizes))
         assert torch.equal(training.size, size)

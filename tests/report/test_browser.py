@@ -213,6 +213,7 @@ def test_old_runs_are_absent_on_the_wire_and_there_as_the_paper_counts(page, mak
 
 def test_each_diagnostic_has_a_figure_with_the_runs_that_have_it(page, diagnosed_runs, tmp_path):
     from fetchsgd.report import write_report
+    from fetchsgd.report.diagnostics import QUANTITIES
 
     write_report([diagnosed_runs], tmp_path / "report.html", figures=False)
     page.get((tmp_path / "report.html").as_uri())
@@ -224,7 +225,7 @@ def test_each_diagnostic_has_a_figure_with_the_runs_that_have_it(page, diagnosed
     clips = page.execute_script(
         "return [...document.querySelectorAll('clipPath')].map((clip) => clip.id)"
     )
-    assert len(clips) == len(set(clips)) == 7
+    assert len(clips) == len(set(clips)) == 1 + len(QUANTITIES)
     assert "NaN" not in page.execute_script("return document.querySelector('main').innerHTML")
 
 

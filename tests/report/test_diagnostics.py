@@ -76,6 +76,7 @@ def test_the_figure_has_a_line_for_each_run_that_was_diagnosed(diagnosed_runs):
     lines = {
         axes.get_title(): [line for line in axes.lines if len(line.get_xdata()) > 1]
         for axes in figure.axes
+        if axes.get_visible()
     }
     assert set(lines) == {quantity.title for quantity in QUANTITIES.values()}
     assert len(lines[QUANTITIES["heaviest_share"].title]) == 2

@@ -84,7 +84,8 @@ def noise(
     if sketch.rows > 1:  # of medians there is no such formula
         return
     if not seen.is_rounded:
-        yield "decoding_error_predicted", torch.as_tensor(collisions(reading, sketch))
+        # A plain number, too, must be where the other notes are.
+        yield "decoding_error_predicted", torch.zeros_like(total) + collisions(reading, sketch)
         return
     gains = reading.share / reading.scale
     rounding = energy(gains * sketch.estimate(mean - seen.table))

@@ -78,8 +78,8 @@ QUANTITIES = {
     "horizon": Quantity(
         "Horizon of the decoder",
         "ln n",
-        "Over how many rounds the decoder takes noise to average out, as a logarithm: 0 is the best "
-        "guess for this round alone, and large is unbiased.",
+        "Over how many rounds the decoder takes noise to average out, as a logarithm: 0 is the "
+        "best guess for this round alone, and large is unbiased.",
     ),
     "rounding_share": Quantity(
         "Rounding's share of the noise",

@@ -22,6 +22,7 @@ from fetchsgd.theory.answers import Promise, Requirement, promise, requirements
 from fetchsgd.theory.contraction import Contraction, contracting
 from fetchsgd.theory.convergence import Convergence, Problem, theorem_1, theorem_2
 from fetchsgd.theory.costs import Costs, Windows, costs, windows
+from fetchsgd.theory.fresh import FreshRate, collision_noise, fresh_rate, largest_step
 from fetchsgd.theory.tables import (
     Certainty,
     Heaviness,
@@ -38,15 +39,19 @@ __all__ = [
     "Contraction",
     "Convergence",
     "Costs",
+    "FreshRate",
     "Heaviness",
     "Problem",
     "Promise",
     "Requirement",
     "TableSize",
     "Windows",
+    "collision_noise",
     "contracting",
     "costs",
+    "fresh_rate",
     "hoeffding_table",
+    "largest_step",
     "norm_table",
     "promise",
     "promised",
