@@ -24,6 +24,7 @@ from fetchsgd.wire.chunk_statistics import Statistics
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 STEP_BITS = 8  # of a step, without its exponent
+MOST_UNIT = 2.0**20  # steps
 MOST_KEPT = 1 << 24  # numbers kept until sizes are worked out
 
 
@@ -32,12 +33,17 @@ class StepGrid:
     """A step is a fraction of the standard deviation of a tensor's initial weights.
 
     step: that fraction. log: rounds; clients that stayed away for longer fetch all weights.
+    coarse: changes are multiples of as many steps as the smallest of them allows, a power of two.
+        Where the k largest are sent, most are hardly larger than the smallest; so this costs next to
+        nothing, and few different numbers take few bits. Early and late, when changes are small,
+        single steps are there.
     """
 
     sizes: tuple[int, ...]
     origin: Float32[Tensor, " dim"]  # w0
     step: float = 0.125
     log: int = 256
+    coarse: bool = True
     tensor_ends: Int64[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
     tensor_steps: Float32[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
 
@@ -136,8 +142,23 @@ class WholeSteps:
 
     def __call__(self, wanted: Update) -> Delivered:
         step = self.grid.step_at(wanted)
-        whole = (values_of(wanted) / step).round()
+        steps = values_of(wanted) / step
+        if self.grid.coarse and isinstance(wanted, SparseVector) and len(steps):
+            unit = coarsest(wanted.values, step)
+            whole = (steps / unit).round() * unit
+        else:
+            whole = steps.round()
         return Delivered(with_values(wanted, whole * step), steps=whole.int())
+
+
+def coarsest(
+    values: Float32[Tensor, " n"], step: Float32[Tensor, " n"]
+) -> Float32[Tensor, " n"]:
+    """For each value a power of two: that many of its steps are at most the smallest value."""
+    size = values.abs()
+    least = torch.where(size > 0, size, torch.inf).amin()
+    _, exponent = torch.frexp((least / step).clamp(1, MOST_UNIT))
+    return torch.ldexp(torch.ones_like(step), exponent - 1)
 
 
 class StepDownloads:
