@@ -1,6 +1,9 @@
 """Every Triton program starts on the GPU that holds its data."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,17 @@ def test_a_program_runs_over_its_grid_with_its_constants(device):
     out = torch.zeros_like(x)
     launch(double, (4,), out, x, 100, SPAN=32)
     assert torch.equal(out, 2 * x)
+
+
+def test_programs_compile_where_there_is_no_gpu():
+    """The interpreter, in which they are tested elsewhere, takes more than the compiler does."""
+    script = Path(__file__).with_name("compile_programs.py")
+    plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, script], env=plain, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[0]) >= 20
 
 
 def direct_launches(source: str) -> list[int]:

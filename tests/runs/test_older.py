@@ -30,12 +30,13 @@ class StopError(Exception):
 def older(settings):
     """As an older version has written them."""
     method = {key: value for key, value in settings["method"].items() if key not in NEW}
-    return {**settings, "method": method}
+    download = {key: value for key, value in settings["download"].items() if key != "coarse"}
+    return {**settings, "method": method, "download": download}
 
 
-def cut_off(folder):
+def cut_off(folder, given=PAPER):
     """A run of an older version that was stopped in its fifth round."""
-    run = Run(resolve(PAPER, ["checkpoint_every=2"]))
+    run = Run(resolve(given, ["checkpoint_every=2"]))
 
     def stop(seen):
         if seen.round == 5:
@@ -75,6 +76,17 @@ def test_a_folder_of_then_goes_on_as_the_paper_s_form(tmp_path, monkeypatch, cap
     assert not command(monkeypatch, *words, tmp_path / "cut"), capsys.readouterr().err
     assert_same_bits(tmp_path / "cut", tmp_path / "whole")
     assert not command(monkeypatch, *words, tmp_path / "cut")  # which has ended, and says so again
+
+
+def test_one_on_a_grid_of_steps_goes_on_with_single_steps(tmp_path, monkeypatch, capsys):
+    given = {**PAPER, "download": {"grid": "steps", "coarse": False}}
+    cut_off(tmp_path / "cut", given)
+    Run(resolve(given, ["checkpoint_every=2"])).execute(tmp_path / "whole")
+    words = ["train", "tinytask:tiny", "--set", "checkpoint_every=2", "--set", "grid=steps"]
+    words += ["--resume", "--out"]
+    assert not command(monkeypatch, *words, tmp_path / "cut"), capsys.readouterr().err
+    assert_same_bits(tmp_path / "cut", tmp_path / "whole")
+    assert "coarse" not in read_toml(tmp_path / "cut" / "config.toml")["download"]
 
 
 def test_so_does_one_of_a_sweep(tmp_path):

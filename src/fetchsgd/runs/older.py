@@ -1,48 +1,72 @@
 """What the settings of older versions mean, which were written before some of ours existed.
 
-FetchSGD was the paper's form alone: one hash for the whole run. There was no setting for it, so
-settings that were written then do not say so, and today's default is another. A run folder or a
-published result without `method.hash` is the paper's form.
+FetchSGD was the paper's form alone, one hash for the whole run, and changes on a grid of steps were
+never rounded to several of them. There were no settings for that, so settings that were written
+then do not say so, and today's defaults are others. A run folder or a published result without
+`method.hash` is the paper's form, and one without `download.coarse` has single steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fetchsgd.runs.files import CONFIG, read_config
 from fetchsgd.runs.toml_files import Settings
 
+
+class Then(NamedTuple):
+    """What went without saying where a section names this part."""
+
+    section: str
+    key: str
+    name: str
+    default: str  # what a section without that key names
+    options: dict[str, Any]
+
+    def is_in(self, settings: Mapping[str, Any]) -> bool:
+        section = settings.get(self.section, {})
+        return isinstance(section, Mapping) and section.get(self.key) == self.name
+
+    def is_unsaid(self, written: Mapping[str, Any]) -> bool:
+        """Whether the part is there, and none of its newer options is."""
+        return self.is_in(written) and not self.options.keys() & written[self.section].keys()
+
+
 FETCHSGD = "fetchsgd"
-THEN = {"hash": "fixed"}  # FetchSGD's options then
+PARTS = (
+    Then("method", "name", FETCHSGD, FETCHSGD, {"hash": "fixed"}),
+    Then("download", "grid", "steps", "float32", {"coarse": False}),
+)
 
 
 def as_meant(written: Mapping[str, Any]) -> Settings:
     """Settings as a run has written them, with what went without saying."""
-    method = written.get("method", {})
-    if isinstance(method, Mapping) and method.get("name") == FETCHSGD:
-        return {**written, "method": {**THEN, **method}}
-    return dict(written)
+    meant = dict(written)
+    for part in _unsaid(written):
+        meant[part.section] = {**part.options, **written[part.section]}
+    return meant
 
 
 def going_on(given: Settings, folder: Path) -> Settings:
     """Settings with which the run in a folder goes on: as given, and else as they were meant."""
-    if not (folder / CONFIG).exists() or not _is_older(read_config(folder).values):
+    if not (folder / CONFIG).exists():
         return given
-    own = given.get("method", {})
-    if own.get("name", FETCHSGD) == FETCHSGD:
-        return {**given, "method": {**THEN, **own}}
+    for part in _unsaid(read_config(folder).values):
+        own = given.get(part.section, {})
+        if own.get(part.key, part.default) == part.name:
+            given = {**given, part.section: {**part.options, **own}}
     return given
 
 
 def rewritten(settings: Settings, written: Mapping[str, Any]) -> Settings:
     """Settings for a folder that has those written: it stays one of an older version."""
-    if not _is_older(written):
-        return settings
-    own = {key: value for key, value in settings["method"].items() if key not in THEN}
-    return {**settings, "method": own}
+    for part in _unsaid(written):
+        own = {k: v for k, v in settings[part.section].items() if k not in part.options}
+        settings = {**settings, part.section: own}
+    return settings
 
 
-def _is_older(written: Mapping[str, Any]) -> bool:
-    return as_meant(written) != dict(written)
+def _unsaid(written: Mapping[str, Any]) -> Iterator[Then]:
+    return (part for part in PARTS if part.is_unsaid(written))

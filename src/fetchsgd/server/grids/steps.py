@@ -34,9 +34,9 @@ class StepGrid:
 
     step: that fraction. log: rounds; clients that stayed away for longer fetch all weights.
     coarse: changes are multiples of as many steps as the smallest of them allows, a power of two.
-        Where the k largest are sent, most are hardly larger than the smallest; so this costs next to
-        nothing, and few different numbers take few bits. Early and late, when changes are small,
-        single steps are there.
+        Where the k largest are sent, most are hardly larger than the smallest, so this costs next
+        to nothing, and few different numbers take few bits. While changes are small, as in the
+        first rounds, single steps are there.
     """
 
     sizes: tuple[int, ...]
@@ -151,9 +151,7 @@ class WholeSteps:
         return Delivered(with_values(wanted, whole * step), steps=whole.int())
 
 
-def coarsest(
-    values: Float32[Tensor, " n"], step: Float32[Tensor, " n"]
-) -> Float32[Tensor, " n"]:
+def coarsest(values: Float32[Tensor, " n"], step: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     """For each value a power of two: that many of its steps are at most the smallest value."""
     size = values.abs()
     least = torch.where(size > 0, size, torch.inf).amin()
