@@ -59,14 +59,14 @@ class Work:
     against_floats: float | None  # quantised per client
 
 
-QUANTISED = ("upload.bits=2", "download.grid=steps")
+QUANTISED = ("upload.quantiser=shared_step", "download.grid=steps")
 WORK = {
     "cpu": Work(
-        "digits", ("examples_per_client=5",), ("k=2000", "cols=8000"), ("k=2000",), 20,
-        ("k=2000", *QUANTISED), 1.10, 0.2, None,
+        "digits", ("examples_per_client=5",), ("hash=fixed", "k=2000", "cols=8000"),
+        ("k=2000",), 20, ("k=2000", *QUANTISED), 1.10, 0.2, None,
     ),
     "cuda": Work(
-        "rounds:resnet9", (), ("k=50000", "cols=650000"), ("k=50000",), 100,
+        "rounds:resnet9", (), ("hash=fixed", "k=50000", "cols=650000"), ("k=50000",), 100,
         ("k=10000", *QUANTISED), 1.05, 0.1, 2.5,
     ),
 }  # fmt: skip

@@ -3,7 +3,8 @@
     python experiments/frontiers.py --out results/cifar10-frontier.png \
         --group "the paper's method" results/cifar10-paper.jsonl fetchsgd-paper \
         --group "0.1: few bits" results/cifar10-low-bit.jsonl fetchsgd-paper,true_topk \
-        --group "0.2" results/cifar10-frontier.jsonl fetchsgd,true_topk
+        --group "0.2: the server sees only sums" results/cifar10-frontier.jsonl fetchsgd \
+        --group "0.2: it sees each message" results/cifar10-frontier.jsonl true_topk
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
 its group beats in both accuracy and compression. The level is the best uncompressed run in them.
@@ -21,7 +22,7 @@ import matplotlib.pyplot as plt
 
 from fetchsgd.report.runs import Run, find_runs
 
-COLOURS = ("0.45", "#0072b2", "#d55e00")
+COLOURS = ("0.45", "#0072b2", "#009e73", "#d55e00")
 PANELS = {"upload": "upload compression", "overall": "overall compression"}
 FLOOR = 0.6  # accuracies below this one are not drawn
 
@@ -100,7 +101,7 @@ def main() -> None:
         ax.grid(alpha=0.3)
         ax.axhline(100 * level, color="0.3", linestyle=":", label="uncompressed")
     axes[0].set_ylabel("test accuracy, %")
-    axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    axes[1].legend(frameon=False, fontsize=8, loc="lower right")
     shape.savefig(options.out, dpi=160)
 
 

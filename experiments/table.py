@@ -23,7 +23,7 @@ HEAD = """\
 | method | settings | seeds | {metric} | up | down | overall | as the paper counts: overall |
 |---|---|---|---|---|---|---|---|"""
 
-ALWAYS = ("upload.bits", "download.grid", "download.step")
+ALWAYS = ("upload.bits", "upload.tau", "upload.density", "download.grid", "download.step")
 
 
 def table(results: Path) -> str:
@@ -60,8 +60,11 @@ def _line(group: Group, task: Task, differing: list[str]) -> str:
 
 
 def _is_worth_showing(settings: Mapping[str, Any], key: str) -> bool:
-    """Whether a setting is worth a word: plain floats are not, and the step implies its grid."""
+    """Whether a setting is worth a word: plain floats and single steps are not, nor is the grid of
+    steps, which its step implies.
+    """
     plain = {("upload.bits", 32), ("download.grid", "float32"), ("download.grid", "steps")}
+    plain.add(("download.coarse", False))
     return key in settings and (key, settings[key]) not in plain
 
 

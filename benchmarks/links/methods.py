@@ -35,17 +35,17 @@ METHODS: dict[str, Tried] = {
     ),
     "fetchsgd, as in the paper": (
         "fetchsgd",
-        "method.k=30000",
+        "method.hash=fixed method.k=30000",
         {"schedule.peak": RATES, "method.momentum": (0.5, 0.9), "method.cols": (32000, 64000)},
     ),
     "fetchsgd, low-bit": (
         "fetchsgd",
-        f"{FEW_BITS} {LOCAL} method.momentum=0 method.cols=128000 method.k=60000",
+        f"{FEW_BITS} {LOCAL} method.hash=fixed method.momentum=0 method.cols=128000 method.k=60000",
         {"schedule.peak": RATES, "local.epochs": (2, 5), "upload.bits": (2, 4)},
     ),
     "fetchsgd, low-bit, one gradient": (
         "fetchsgd",
-        f"{FEW_BITS} method.cols=128000 method.k=30000",
+        f"{FEW_BITS} method.hash=fixed method.cols=128000 method.k=30000",
         {"schedule.peak": RATES, "method.momentum": (0.5, 0.9), "upload.bits": (2, 4)},
     ),
     "fedavg, low-bit": (

@@ -1,6 +1,9 @@
 """Grids: what is sent lies on the grid, what is not sent is kept, and clients end up with the same
 bits."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +84,36 @@ def test_steps_are_whole_and_rounding_errs_by_half_a_step_at_most():
     assert torch.equal(sent.dense, sent.steps.float() * step)
     after = grid.move(grid.start(origin), sent)
     assert torch.equal(after.weights, grid.weights_at(after.steps))
+
+
+def test_changes_are_as_coarse_as_the_smallest_of_them_allows():
+    """So a fine step costs nothing: what is sent are small multiples of a power of two of it."""
+    grid, origin = grid_of("steps", 1 / 128)
+    wanted = some_update(len(origin), 2, dense=False)
+    size = wanted.values.abs() + 0.01  # none is next to nothing
+    wanted = SparseVector(len(origin), wanted.indices, size * wanted.values.sign())
+    single = replace(grid, coarse=False)
+    step = grid.step_at(wanted)
+    sent = grid.deliver(grid.start(origin))(wanted)
+    assert torch.equal(sent.sparse.values, sent.steps.float() * step)
+    least = wanted.values.abs().min()
+    for whole, one in zip(sent.steps.tolist(), step.tolist(), strict=True):
+        unit = max(2 ** math.floor(math.log2(float(least) / one)), 1)
+        assert whole % unit == 0
+        assert whole != 0  # nothing that is wanted is left out
+    assert ((sent.sparse.values - wanted.values).abs() <= 0.5001 * torch.maximum(step, least)).all()
+    plain = single.deliver(grid.start(origin))(wanted)
+    assert ((plain.sparse.values - wanted.values).abs() <= 0.5001 * step).all()
+    assert len(sent.steps.unique()) < len(plain.steps.unique())
+
+
+def test_nothing_wanted_and_zeros_among_it():
+    grid, origin = grid_of("steps")
+    deliver = grid.deliver(grid.start(origin))
+    nothing = SparseVector(len(origin), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    assert len(deliver(nothing).steps) == 0
+    zeros = SparseVector(len(origin), torch.arange(3), torch.zeros(3))
+    assert deliver(zeros).steps.tolist() == [0, 0, 0]
 
 
 def test_a_tensor_that_starts_constant_gets_the_usual_step():

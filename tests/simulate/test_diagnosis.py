@@ -56,7 +56,7 @@ NOISE = {*TRUTH, "decoded_length", "horizon"}
         ("true_topk", (), False, NOISE | {"estimation_error"}),
         ("true_topk", ("bits=4", "grid=float16"), False, NOISE | {"estimation_error"}),
     ],
-    ids=str,
+    ids=lambda given: str(sorted(given) if isinstance(given, set) else given),
 )
 def test_a_run_with_diagnosis_trains_to_the_same_bits(method, sets, exact, absent, tmp_path):
     run = make(method, *ON, *sets)

@@ -16,13 +16,13 @@ PRESETS: dict[str, Settings] = {
     # The server sees only sums of messages, as with secure aggregation: sketches, which add up.
     "sums": {
         "method": {"name": "fetchsgd", "hash": "fresh"},
-        "download": {"grid": "steps", "step": 0.125},
+        "download": {"grid": "steps"},
     },
     # The server sees each message: whole gradients in few levels of one step for all clients.
     "messages": {
         "method": {"name": "true_topk", "revisit": 2.0},
         "upload": {"quantiser": "shared_step"},
-        "download": {"grid": "steps", "step": 0.25},
+        "download": {"grid": "steps"},
     },
 }
 
