@@ -14,7 +14,9 @@ from fetchsgd.runs.setup import Setup
 
 # Where data lies and how a run is watched may differ.
 SHARED = ("method", "schedule", "local", "upload", "download")
-SHARED_TRAIN = ("seed", "averaging", "weight_decay", "epochs", "clients_per_round")
+SHARED_TRAIN = (
+    "seed", "averaging", "weight_decay", "weight_decay_by", "epochs", "clients_per_round",
+)  # fmt: skip
 
 
 def digest(setup: Setup) -> str:

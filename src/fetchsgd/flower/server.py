@@ -92,7 +92,7 @@ def _train(
         collector.wait_for_clients(training.round)
     rounds = train_rounds(
         training, setup.rounds, collector.collect, setup.rate, setup.method, setup.grid,
-        setup.server_rate,
+        setup.server_rate, setup.decay,
     )  # fmt: skip
     for training, merged in rounds:
         # On the disk before anybody hears of this version.

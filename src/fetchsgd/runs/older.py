@@ -1,9 +1,9 @@
 """What the settings of older versions mean, which were written before some of ours existed.
 
-FetchSGD was the paper's form alone, one hash for the whole run, and changes on a grid of steps were
-never rounded to several of them. There were no settings for that, so settings that were written
-then do not say so, and today's defaults are others. A run folder or a published result without
-`method.hash` is the paper's form, and one without `download.coarse` has single steps.
+FetchSGD was the paper's form alone, one hash for the whole run; changes on a grid of steps were
+never rounded to several of them; and clients added weight decay. There were no settings for that,
+so settings that were written then do not say so, and today's defaults are others. A run folder or
+a published result without `method.hash` is the paper's form, and so on.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from fetchsgd.runs.toml_files import Settings
 
 
 class Then(NamedTuple):
-    """What went without saying where a section names this part."""
+    """What went without saying where a section names this part, or in any case without a key."""
 
     section: str
-    key: str
+    key: str | None
     name: str
     default: str  # what a section without that key names
     options: dict[str, Any]
 
     def is_in(self, settings: Mapping[str, Any]) -> bool:
         section = settings.get(self.section, {})
-        return isinstance(section, Mapping) and section.get(self.key) == self.name
+        if not isinstance(section, Mapping) or not section:
+            return False
+        return self.key is None or section.get(self.key) == self.name
 
     def is_unsaid(self, written: Mapping[str, Any]) -> bool:
         """Whether the part is there, and none of its newer options is."""
@@ -38,6 +40,7 @@ FETCHSGD = "fetchsgd"
 PARTS = (
     Then("method", "name", FETCHSGD, FETCHSGD, {"hash": "fixed"}),
     Then("download", "grid", "steps", "float32", {"coarse": False}),
+    Then("train", None, "", "", {"weight_decay_by": "clients"}),
 )
 
 
@@ -55,7 +58,7 @@ def going_on(given: Settings, folder: Path) -> Settings:
         return given
     for part in _unsaid(read_config(folder).values):
         own = given.get(part.section, {})
-        if own.get(part.key, part.default) == part.name:
+        if part.key is None or own.get(part.key, part.default) == part.name:
             given = {**given, part.section: {**part.options, **own}}
     return given
 

@@ -50,10 +50,11 @@ class Setup:
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
         self.grid = make_grid(config, self.model.sizes, self.origin)
+        self.decay = self._decay_by_server()
         self.trainer = Trainer(
             self.model,
             task.loss,
-            train.weight_decay,
+            0.0 if self.decay else train.weight_decay,
             compute_dtype(train.dtype, self.device),
             graphs=train.cuda_graphs and self.device.type == "cuda",
             rounded=train.dtype == "bfloat16_weights",
@@ -62,6 +63,20 @@ class Setup:
             clients or task.train.num_clients, train.clients_per_round, train.sampling, train.seed
         )
         self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
+
+    def _decay_by_server(self) -> float:
+        """The weight decay that the server adds; 0 if clients do, or if there is none."""
+        train, can = self.config.train, self.method.message.linear
+        can = can and self.config.local.is_one_gradient
+        if train.weight_decay_by == "server" and not can:
+            raise UserError(
+                "train.weight_decay_by = 'server' needs clients that send one gradient each, in "
+                "messages that add up; leave it out"
+            )
+        chosen = train.weight_decay_by == "server" or (
+            train.weight_decay_by == "auto" and can and not self.quantiser.exact
+        )
+        return train.weight_decay if chosen else 0.0
 
     def start(self) -> Training:
         """w^0, empty states, and a ledger in which everybody holds w^0."""

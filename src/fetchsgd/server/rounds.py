@@ -62,26 +62,39 @@ def train_rounds(
     method: Method,
     grid: Grid,
     server_rate: float | None = None,
+    decay: float = 0.0,
 ) -> Iterator[tuple[Training, Merged]]:
-    """Yield the training after every round. `server_rate` replaces the rate on the server."""
+    """Yield the training after every round.
+
+    server_rate: replaces the rate on the server. decay: of weights, where the server adds it.
+    """
     for t in range(training.round, rounds):
         rate = rate_of(t)
         merged = clients(training, rate)  # lines 4 to 10
         step = rate if server_rate is None else server_rate
-        training = after_round(training, merged, step, method, grid)
+        training = after_round(training, merged, step, method, grid, decay)
         yield training, merged
 
 
 def after_round(
-    training: Training, merged: Merged, rate: float, method: Method, grid: Grid
+    training: Training,
+    merged: Merged,
+    rate: float,
+    method: Method,
+    grid: Grid,
+    decay: float = 0.0,
 ) -> Training:
     """The server's part of a round, once it has what the cohort sent."""
     ledger, version = training.ledger, training.round + 1
     ledger.upload(merged.clients, version, merged.numbers_up, merged.bytes_up)
     deliver = grid.deliver(training.place)
+    mean = merged.mean
+    if decay:
+        # Messages add up, so this is as if every client had sent it.
+        mean = mean + method.message.compress(decay * training.weights, training.round)
     # Whoever records the run looks at the loss, without waiting for every round.
     sent, state = method.step(
-        merged.mean, training.state, rate, deliver, round=training.round, check_finite=False
+        mean, training.state, rate, deliver, round=training.round, check_finite=False
     )  # lines 11 to 14
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)

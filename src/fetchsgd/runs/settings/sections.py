@@ -27,6 +27,9 @@ class TrainSettings:
     sampling: Literal["epoch", "uniform"] = "epoch"
     averaging: Literal["uniform", "examples"] = "uniform"
     weight_decay: float = 0.0
+    # Who adds it to gradients. The server knows the weights, so clients need not send it: "auto"
+    # leaves it to the server where messages add up and are rounded, which makes them shorter.
+    weight_decay_by: Literal["auto", "clients", "server"] = "auto"
     seed: int = 0
     device: str = "auto"
     # How passes compute. bfloat16_weights: weights are rounded as well, for the passes alone.
