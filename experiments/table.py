@@ -60,11 +60,8 @@ def _line(group: Group, task: Task, differing: list[str]) -> str:
 
 
 def _is_worth_showing(settings: Mapping[str, Any], key: str) -> bool:
-    """Whether a setting is worth a word: plain floats and single steps are not, nor is the grid of
-    steps, which its step implies.
-    """
+    """Whether a setting is worth a word: plain floats are not, and the step implies its grid."""
     plain = {("upload.bits", 32), ("download.grid", "float32"), ("download.grid", "steps")}
-    plain.add(("download.coarse", False))
     return key in settings and (key, settings[key]) not in plain
 
 

@@ -102,7 +102,9 @@ def test_the_method_may_be_named_among_the_settings():
     listed = {"method.name": "fetchsgd", "method.k": 7, "method.cols": 9}
     config, _ = read_settings(TINY | listed | {"settings": "method.name=true_topk"})
     assert config.method == "true_topk"
-    assert config.method_options == {"k": 7, "momentum": 0.9, "mask_momentum": True}
+    assert config.method_options == {
+        "k": 7, "momentum": 0.9, "mask_momentum": True, "revisit": 1.0, "revisit_rounds": 100,
+    }  # fmt: skip
 
 
 def test_a_node_may_have_options_of_its_own():

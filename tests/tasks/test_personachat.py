@@ -242,7 +242,7 @@ def test_the_preset_is_the_papers(folder, tokenizer):
 )
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("fetchsgd", {"k": 50, "cols": 500}), ("local_topk", {"k": 50}), ("fedavg", {})],
+    [("fetchsgd", {"k": 50, "cols": 5000}), ("local_topk", {"k": 50}), ("fedavg", {})],
 )
 def test_a_run(folder, tmp_path, method, options):
     from tasks.test_language_models import write_model

@@ -32,7 +32,9 @@ DEPENDENT = {
         ("method.error_reset", "method.lr_position", "method.error", "method.recovery"),
         (_FORM, "fixed"),
     ),
-    **dict.fromkeys(("download.step", "download.log"), ("download.grid", "steps")),
+    **dict.fromkeys(
+        ("download.step", "download.log", "download.coarse"), ("download.grid", "steps")
+    ),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),
     "method.tau": ("method.recovery", "threshold"),

@@ -73,7 +73,13 @@ class Run:
         setup = self.setup
         until = setup.rounds if rounds is None else rounds
         return train_rounds(
-            training, until, self.clients, setup.rate, self.method, setup.grid, setup.server_rate,
+            training,
+            until,
+            self.clients,
+            setup.rate,
+            self.method,
+            setup.grid,
+            setup.server_rate,
             setup.decay,
         )
 
