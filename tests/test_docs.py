@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -98,6 +99,39 @@ def test_the_cifar_figures_of_the_readme_are_those_of_the_results(file, method, 
     best = max(found, key=lambda run: run.value)
     told = f"{100 * best.value:.1f} % at {best.compression(kind, 'wire'):.0f}x"
     assert told in readme
+
+
+def mean_of(file, method, settings, kind):
+    """Accuracy and compression, over the seeds of a setting."""
+    found = [
+        run
+        for run in find_runs([ROOT / f"results/{file}.jsonl"])
+        if run.method == method and all(run.settings.get(k) == v for k, v in settings.items())
+    ]
+    assert len({run.seed for run in found}) == len(found) > 0
+    values = [run.value for run in found]
+    ratios = [run.compression(kind, "wire") for run in found]
+    return f"{100 * fmean(values):.1f} % at {fmean(ratios):.0f}x"
+
+
+DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
+WHEN = [
+    (TODAY, "true_topk", {"method.k": 20_000}, "upload"),
+    (TODAY, "true_topk", {"method.k": 5_000}, "upload"),
+    (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
+    (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
+    (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
+    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.decode": "auto"}, "upload")
+      for cols in (8000, 4000, 2000, 1000)),
+    *((DIGITS, "fetchsgd-paper", {"method.cols": cols}, "upload") for cols in (8000, 4000)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", WHEN, ids=str)
+def test_which_settings_when_is_what_was_measured(told):
+    page = (ROOT / "docs/results.md").read_text()
+    table = page.split("## Which settings when")[1].split("## What the paper says")[0]
+    assert mean_of(*told) in table
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)
