@@ -3,6 +3,8 @@
 Several ways, such as "nan-scaled", are taken in turn, one in each round.
 """
 
+from dataclasses import replace
+
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -58,11 +60,7 @@ def bad_payload(good: bytes, way: str) -> bytes:
     table = decode(good)
     assert isinstance(table, SketchTable)
     cells = bad_cells(table, way).flatten()
-    return encode(
-        SketchTable(
-            table.dim, table.rows, table.cols, table.block, table.seed, Floats(cells), table.round
-        )
-    )
+    return encode(replace(table, values=Floats(cells)))
 
 
 def bad_cells(table: SketchTable, way: str) -> torch.Tensor:
