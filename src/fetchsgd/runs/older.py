@@ -17,19 +17,23 @@ from fetchsgd.runs.toml_files import Settings
 
 
 class Then(NamedTuple):
-    """What went without saying where a section names this part, or in any case without a key."""
+    """What went without saying where a section names this part.
+
+    name: of the part; None where any value that is not 0 will do.
+    """
 
     section: str
-    key: str | None
-    name: str
-    default: str  # what a section without that key names
+    key: str
+    name: str | None
+    default: str | None  # what a section without that key names
     options: dict[str, Any]
 
     def is_in(self, settings: Mapping[str, Any]) -> bool:
         section = settings.get(self.section, {})
-        if not isinstance(section, Mapping) or not section:
-            return False
-        return self.key is None or section.get(self.key) == self.name
+        return isinstance(section, Mapping) and self.names(section.get(self.key))
+
+    def names(self, value: object) -> bool:
+        return bool(value) if self.name is None else value == self.name
 
     def is_unsaid(self, written: Mapping[str, Any]) -> bool:
         """Whether the part is there, and none of its newer options is."""
@@ -40,7 +44,7 @@ FETCHSGD = "fetchsgd"
 PARTS = (
     Then("method", "name", FETCHSGD, FETCHSGD, {"hash": "fixed"}),
     Then("download", "grid", "steps", "float32", {"coarse": False}),
-    Then("train", None, "", "", {"weight_decay_by": "clients"}),
+    Then("train", "weight_decay", None, "the task's", {"weight_decay_by": "clients"}),
 )
 
 
@@ -58,7 +62,7 @@ def going_on(given: Settings, folder: Path) -> Settings:
         return given
     for part in _unsaid(read_config(folder).values):
         own = given.get(part.section, {})
-        if part.key is None or own.get(part.key, part.default) == part.name:
+        if part.names(own.get(part.key, part.default)):
             given = {**given, part.section: {**part.options, **own}}
     return given
 
