@@ -17,11 +17,10 @@ from torch import Tensor
 from fetchsgd.launch import launch
 from fetchsgd.sketch.hashing import BlockHash
 from fetchsgd.sketch.kernels import cuda_programs as programs
-from fetchsgd.sketch.kernels import selection
 from fetchsgd.sketch.kernels.cuda_layout import PieceLayout, SortedRuns
+from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.reference import ReferenceKernels
-from fetchsgd.sketch.kernels.selection import Collected
 
 # Coordinates that one program estimates.
 SPAN = 512
@@ -38,10 +37,12 @@ SORTED_CELLS = 1 << 22
 ENOUGH_PROGRAMS = 2048
 
 
-class TritonKernels:
+class TritonKernels(TritonSelection):
     """The operations of the sketch on tensors in a GPU's memory."""
 
+    hash: BlockHash
     samples = 1 << 18
+    programs = programs
 
     def __init__(self, hash: BlockHash, device: torch.device) -> None:
         self.hash = hash
@@ -117,81 +118,18 @@ class TritonKernels:
         out = torch.empty(len(indices), dtype=torch.float32, device=self.device)
         spans = -(-len(indices) // SPAN)
         if spans:
-            arguments = self._unsketch_arguments(table)
+            arguments = self._walk(table)
             launch(programs.query_entries, (spans,), out, indices, len(indices), *arguments)
         return out
 
     def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
         out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
-        launch(programs.write_estimates, self._spans(), out, *self._unsketch_arguments(table))
+        launch(programs.write_estimates, self._spans(), out, *self._walk(table))
         return out
-
-    def top_k(
-        self, table: Float32[Tensor, "rows cols"], k: int
-    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
-        if self.hash.rows > 1 or k == 0:
-            return selection.top_k(self, table, self.hash.dim, k)
-        # With one row the threshold follows from the cells, and nothing waits for the device.
-        indices, values, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
-        return indices, values
-
-    def at_least(
-        self, table: Float32[Tensor, "rows cols"], threshold: float
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
-        return selection.at_least(self, table, threshold)
-
-    def candidates(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        # One walk instead of two: programs append in any order.
-        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
-        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
-        count = torch.zeros(1, dtype=torch.int64, device=self.device)
-        launch(
-            programs.append_reached, self._spans(),
-            indices, values, count, capacity, threshold, *self._unsketch_arguments(table),
-        )  # fmt: skip
-        found = int(count)
-        if found > capacity:
-            return None
-        return indices[:found], values[:found]
-
-    def collect(
-        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
-    ) -> Collected:
-        level = torch.full((1,), threshold, dtype=torch.float32, device=self.device)
-        indices, values, seen = self._take(table, level, size)
-        above, both = seen.tolist()
-        kept = min(both, size)
-        return Collected(indices[:kept], values[:kept], above, both - above)
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
         return self.reference.row_energy(table)
-
-    def _take(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """`collect` with everything left on the device; entries past the last are zero.
-
-        The third tensor says how many estimates are above the threshold, and how many reach it.
-        """
-        spans = self._spans()
-        arguments = self._unsketch_arguments(table)
-        counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
-        launch(programs.count_reached, spans, counts, threshold, spans[0], *arguments)
-        # One flat scan: torch's scan of two long rows is some ten times slower.
-        ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
-        ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
-        # Zeros, not garbage: a table with NaN fills fewer entries, and indices must stay in range.
-        indices = torch.zeros(size, dtype=torch.int64, device=self.device)
-        values = torch.zeros(size, dtype=torch.float32, device=self.device)
-        if size:
-            launch(
-                programs.write_reached, spans,
-                indices, values, size, counts, ends, threshold, spans[0], *arguments,
-            )  # fmt: skip
-        return indices, values, ends[spans[0] - 1 :: spans[0]]
 
     def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
         """The k-th largest |estimate|, given how many coordinates share each cell."""
@@ -241,7 +179,7 @@ class TritonKernels:
     def _spans(self) -> tuple[int]:
         return (-(-self.hash.dim // SPAN),)
 
-    def _unsketch_arguments(self, table: Float32[Tensor, "rows cols"]) -> tuple[object, ...]:
+    def _walk(self, table: Float32[Tensor, "rows cols"]) -> tuple[object, ...]:
         """What every walk over the estimates takes, in the order of the kernels' signatures."""
         h = self.hash
         network = median_network(h.rows)

@@ -14,13 +14,12 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.launch import launch
-from fetchsgd.sketch.kernels import selection
 from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
+from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
 from fetchsgd.sketch.kernels.permuted import entry_programs
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
-from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
 # Cells that one program sums, for how many vectors, and groups that it has in flight.
@@ -36,10 +35,12 @@ LANES = 4
 SORTED_CELLS = 1 << 22
 
 
-class PermutedTriton:
+class PermutedTriton(TritonSelection):
     """The operations of the sketch on tensors in a GPU's memory."""
 
+    hash: Permutation
     samples = 1 << 18
+    programs = programs
 
     def __init__(self, hash: Permutation, device: torch.device) -> None:
         self.hash = hash
@@ -133,72 +134,9 @@ class PermutedTriton:
         launch(programs.write_estimates, self._spans(), out, *self._walk(table))
         return out
 
-    def top_k(
-        self, table: Float32[Tensor, "rows cols"], k: int
-    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
-        if self.hash.rows > 1 or k == 0:
-            return selection.top_k(self, table, self.hash.dim, k)
-        # With one row the threshold follows from the cells, and nothing waits for the device.
-        indices, values, _ = self._take(table, self._threshold_of_one_row(table[0], k), k)
-        return indices, values
-
-    def at_least(
-        self, table: Float32[Tensor, "rows cols"], threshold: float
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
-        return selection.at_least(self, table, threshold)
-
-    def candidates(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        # One walk instead of two: programs append in any order.
-        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
-        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
-        count = torch.zeros(1, dtype=torch.int64, device=self.device)
-        launch(
-            programs.append_reached, self._spans(),
-            indices, values, count, capacity, threshold, *self._walk(table),
-        )  # fmt: skip
-        found = int(count)
-        if found > capacity:
-            return None
-        return indices[:found], values[:found]
-
-    def collect(
-        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
-    ) -> Collected:
-        level = torch.full((1,), threshold, dtype=torch.float32, device=self.device)
-        indices, values, seen = self._take(table, level, size)
-        above, both = seen.tolist()
-        kept = min(both, size)
-        return Collected(indices[:kept], values[:kept], above, both - above)
-
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
         return PermutedReference(self.hash, self.device).row_energy(table)
-
-    def _take(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], size: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """`collect` with everything left on the device; entries past the last are zero.
-
-        The third tensor says how many estimates are above the threshold, and how many reach it.
-        """
-        spans = self._spans()
-        walk = self._walk(table)
-        counts = torch.empty(2, spans[0], dtype=torch.int32, device=self.device)
-        launch(programs.count_reached, spans, counts, threshold, spans[0], *walk)
-        # One flat scan: torch's scan of two long rows is some ten times slower.
-        ranks = torch.int32 if self.hash.dim < 1 << 31 else torch.int64
-        ends = counts.view(-1).cumsum(dim=0, dtype=ranks)
-        # Zeros, not garbage: a table with NaN fills fewer entries, and indices must stay in range.
-        indices = torch.zeros(size, dtype=torch.int64, device=self.device)
-        values = torch.zeros(size, dtype=torch.float32, device=self.device)
-        if size:
-            launch(
-                programs.write_reached, spans,
-                indices, values, size, counts, ends, threshold, spans[0], *walk,
-            )  # fmt: skip
-        return indices, values, ends[spans[0] - 1 :: spans[0]]
 
     def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
         """The k-th largest |estimate|, given how many coordinates share each cell."""
