@@ -155,10 +155,12 @@ def cut(inputs: Tensor, longest: int) -> Tensor:
 
 
 def cross_entropy(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    """The loss of classifiers, one number per example."""
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def is_correct(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    """Whether the most likely class is the right one, 1 or 0 per example."""
     return (outputs.argmax(dim=1) == targets).float()
 
 
