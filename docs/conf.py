@@ -10,6 +10,8 @@ sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(HERE.parent / "src"), os.environ.get("PYTHONPATH")])
 )
+# Pages are built side by side, so each notebook has one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from public_modules import PUBLIC  # noqa: E402
 
@@ -21,14 +23,20 @@ copyright = f"{author}, Apache-2.0"
 release = version = fetchsgd.__version__
 
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "examples/**.md", "experiments/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = [
+    "docs/**.md",
+    "examples/**.md",
+    "experiments/**.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+]
 exclude_patterns = [".*", "build", "dist", "runs", "src", "tests", "benchmarks", "results", "shared"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "plain_docstrings"]
 nitpicky = True
 
 # Notebooks run when the site is built; an exception in one ends the build.
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_timeout = 300  # seconds for a cell, on a busy machine
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_mime_priority_overrides = [("html", "image/svg+xml", 5)]
@@ -38,6 +46,7 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "undoc-members": True}
 # Types in signatures lead somewhere if a public module defines them. Other projects' cannot: the

@@ -1,17 +1,20 @@
 """Docstrings of this package are plain text; this makes of them what Sphinx reads.
 
-A paragraph that is indented or set in columns stays as it is, in a fixed font. In all others
-`names` become code, and what would be markup to Sphinx (|x|, a*, b_) is text.
+A paragraph that is indented or set in columns stays as it is, in a fixed font. One that explains
+arguments, `name: what it is`, with or without `Args:` above, becomes a list. In all others `names` become code, and what would be
+markup to Sphinx (|x|, a*, b_) is text.
 """
 
 import builtins
 import re
 import textwrap
+from functools import cached_property
+from types import FunctionType
 
 from sphinx.addnodes import pending_xref
 
 import fetchsgd
-from public_modules import home_of, module_of_page
+from public_modules import home_of, module_of_page, names_table
 
 
 def paragraphs(lines):
@@ -25,8 +28,10 @@ def paragraphs(lines):
     return [paragraph for paragraph in found if paragraph]
 
 
-def is_list(paragraph):
-    return re.match(r"\s*(- |\d+\. )", paragraph[0]) is not None
+ITEM = r"\s*(- |\d+\. )"
+ARGUMENT = r"([A-Za-z]\w*(?:, [A-Za-z]\w*)*): "  # at the start of a line
+SECTION = r"(Args|Returns|Raises|Yields):$"
+ATTRIBUTES = (property, FunctionType, classmethod, staticmethod, cached_property)
 
 
 def in_columns(paragraph):
@@ -45,15 +50,29 @@ def escaped(text):
     )
 
 
-def list_items(paragraph):
-    """A list as reStructuredText wants it: items apart, what continues one indented by two."""
+def items_of(paragraph, start):
+    """The items of a list, each in one line; what does not begin one goes on with the last."""
     items = []
     for line in paragraph:
-        if re.match(r"\s*(- |\d+\. )", line):
+        if re.match(start, line):
             items.append(line.strip())
         else:
             items[-1] += " " + line.strip()
-    return [text for item in items for text in (escaped(item), "")]
+    return items
+
+
+def as_list(paragraph):
+    return [text for item in items_of(paragraph, ITEM) for text in (escaped(item), "")]
+
+
+def as_arguments(paragraph):
+    """`name: what it is` as a list, names in code."""
+    written = []
+    for item in items_of(paragraph, ARGUMENT):
+        names, _, text = item.partition(": ")
+        code = ", ".join(f"``{name}``" for name in names.split(", "))
+        written += [f"- {code}: {escaped(text)}", ""]
+    return written
 
 
 def as_restructured(lines):
@@ -62,8 +81,13 @@ def as_restructured(lines):
     for paragraph in paragraphs(lines):
         if paragraph[0].lstrip().startswith(">>>"):
             written += [*textwrap.dedent("\n".join(paragraph)).split("\n"), ""]
-        elif is_list(paragraph):
-            written += list_items(paragraph)
+        elif re.match(ITEM, paragraph[0]):
+            written += as_list(paragraph)
+        elif heading := re.match(SECTION, paragraph[0]):
+            written += [f"**{heading[1]}**", ""]
+            written += as_restructured(textwrap.dedent("\n".join(paragraph[1:])).split("\n"))
+        elif re.match(ARGUMENT, paragraph[0]):
+            written += as_arguments(paragraph)
         elif in_columns(paragraph):
             written += ["::", "", *("    " + line for line in paragraph), ""]
         else:
@@ -76,7 +100,12 @@ def rewrite(app, what, name, obj, options, lines):
 
 
 def skip(app, what, name, obj, skipped, options):
-    """Each thing is described once, though several modules may have its name."""
+    """Each thing is described once, though several modules may have its name.
+
+    Fields are in the signature of their class and, where they need words, in its docstring.
+    """
+    if what == "class" and not isinstance(obj, ATTRIBUTES):
+        return True
     here = module_of_page(app.env.current_document.docname)
     home = home_of(obj)
     return True if home is not None and home.rpartition(".")[0] != here else None
@@ -89,10 +118,15 @@ def leave_builtins(app, doctree):
             reference.replace_self(reference.children)
 
 
+def fill_in_names(app, docname, source):
+    source[0] = source[0].replace("<!-- names of fetchsgd -->", names_table())
+
+
 def setup(app):
     for name in fetchsgd.__all__:  # loaded on first use, and Sphinx looks at what is there
         setattr(fetchsgd, name, getattr(fetchsgd, name))
     app.connect("autodoc-process-docstring", rewrite)
     app.connect("autodoc-skip-member", skip)
     app.connect("doctree-read", leave_builtins)
+    app.connect("source-read", fill_in_names)
     return {"parallel_read_safe": True}

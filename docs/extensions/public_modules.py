@@ -1,10 +1,13 @@
-"""Which modules are public, and on which page of the reference each of their names is described."""
+"""Which modules are public, and on which page of the reference each of their names is described.
+
+A thing that several of them offer is described with the first: so what `fetchsgd` itself offers is
+with the module that it is about, if that is public, and on its own page there is a list.
+"""
 
 from functools import cache
 from importlib import import_module
 
 PUBLIC = (
-    "fetchsgd",
     "fetchsgd.errors",
     "fetchsgd.tasks",
     "fetchsgd.methods",
@@ -18,6 +21,7 @@ PUBLIC = (
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
+    "fetchsgd",
 )
 
 
@@ -45,6 +49,23 @@ def _homes() -> dict[int, str]:
         for name in public_names(module):
             homes.setdefault(id(getattr(import_module(module), name)), f"{module}.{name}")
     return homes
+
+
+def summary(thing: object) -> str:
+    """The first paragraph of a docstring, in one line."""
+    written = (getattr(thing, "__doc__", None) or "").strip().split("\n\n")[0]
+    return " ".join(written.split())
+
+
+def names_table() -> str:
+    """What `import fetchsgd as fs` offers, in Markdown, with links to where it is described."""
+    top = import_module("fetchsgd")
+    lines = ["| | |", "|---|---|"]
+    for name in top.__all__:
+        thing = getattr(top, name)
+        words = summary(thing).replace("|", "\\|")
+        lines.append(f"| {{py:obj}}`fs.{name} <{home_of(thing)}>` | {words} |")
+    return "\n".join(lines)
 
 
 def home_of(thing: object) -> str | None:

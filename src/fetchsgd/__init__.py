@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fetchsgd.vector import SparseVector
 
 __all__ = ["CountSketch", "SparseVector"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {"CountSketch": "fetchsgd.sketch", "SparseVector": "fetchsgd.vector"}
 
