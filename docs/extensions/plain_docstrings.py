@@ -18,25 +18,36 @@ from public_modules import home_of, module_of_page, names_table
 
 
 def paragraphs(lines):
-    """Lines between blank ones, together."""
+    """Lines between blank ones, together; and what is indented, whatever blank lines it has."""
     found = [[]]
     for line in lines:
         if line.strip():
             found[-1].append(line)
         elif found[-1]:
             found.append([])
-    return [paragraph for paragraph in found if paragraph]
+    joined = []
+    for paragraph in filter(None, found):
+        if joined and is_indented(joined[-1]) and is_indented(paragraph):
+            joined[-1] += ["", *paragraph]
+        else:
+            joined.append(paragraph)
+    return joined
+
+
+def is_indented(paragraph):
+    return paragraph[0].startswith("  ") and not re.match(ITEM, paragraph[0])
 
 
 ITEM = r"\s*(- |\d+\. )"
-ARGUMENT = r"([A-Za-z]\w*(?:, [A-Za-z]\w*)*): "  # at the start of a line
+ARGUMENT = r"([a-z]\w*(?:, [a-z]\w*)*): "  # at the start of a line
+RAISED = r"([A-Z]\w*): "
 SECTION = r"(Args|Returns|Raises|Yields):$"
 ATTRIBUTES = (property, FunctionType, classmethod, staticmethod, cached_property)
 
 
 def in_columns(paragraph):
     """Indented as a whole, or with runs of spaces inside of lines."""
-    return paragraph[0].startswith("  ") or any(
+    return is_indented(paragraph) or any(
         re.search(r"\S {3,}\S", line) for line in paragraph
     )
 
@@ -65,10 +76,10 @@ def as_list(paragraph):
     return [text for item in items_of(paragraph, ITEM) for text in (escaped(item), "")]
 
 
-def as_arguments(paragraph):
+def as_arguments(paragraph, start=ARGUMENT):
     """`name: what it is` as a list, names in code."""
     written = []
-    for item in items_of(paragraph, ARGUMENT):
+    for item in items_of(paragraph, start):
         names, _, text = item.partition(": ")
         code = ", ".join(f"``{name}``" for name in names.split(", "))
         written += [f"- {code}: {escaped(text)}", ""]
@@ -84,8 +95,10 @@ def as_restructured(lines):
         elif re.match(ITEM, paragraph[0]):
             written += as_list(paragraph)
         elif heading := re.match(SECTION, paragraph[0]):
+            rest = textwrap.dedent("\n".join(paragraph[1:])).split("\n")
+            raised = heading[1] == "Raises"
             written += [f"**{heading[1]}**", ""]
-            written += as_restructured(textwrap.dedent("\n".join(paragraph[1:])).split("\n"))
+            written += as_arguments(rest, RAISED) if raised else as_restructured(rest)
         elif re.match(ARGUMENT, paragraph[0]):
             written += as_arguments(paragraph)
         elif in_columns(paragraph):
