@@ -10,7 +10,7 @@ To read the code, follow a gradient:
     wire         messages as bytes
     server       Algorithm 1's loop, quantised weights, who holds which version, bytes
     runs         settings, run folders, checkpoints
-    simulate     all of it on one machine        flower   over real machines
+    simulation   all of it on one machine        flower   over real machines
     theory       what the theorems ask for       diagnose whether a run meets it
     report       tables, figures and a page      cli      the command line
 

@@ -16,7 +16,7 @@ from fetchsgd.runs.older import going_on
 from fetchsgd.runs.settings import Config, merge, parse_assignments, parse_names, resolve
 from fetchsgd.runs.settings.presets import preset as find_preset
 from fetchsgd.runs.toml_files import Settings, read_toml
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.vector import FlatModel
 
 Setting = Annotated[

@@ -27,7 +27,7 @@ from fetchsgd.runs.recorder import (
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
-from fetchsgd.simulate.cohort import CohortAtWork
+from fetchsgd.simulation.cohort import CohortAtWork
 
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
 

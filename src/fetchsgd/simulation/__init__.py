@@ -4,6 +4,6 @@ cohort.py does a cohort's work on one device, run.py a whole run; sweep.py plans
 file, and sweep_jobs.py runs them.
 """
 
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 
 __all__ = ["Run"]
