@@ -35,7 +35,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fetchsgd.clients.trainer import LocalWork
     from fetchsgd.errors import DivergedError, UserError
-    from fetchsgd.exchange import ClientState, Plan, RejectedError, Server, client_update
+    from fetchsgd.exchange.client_state import ClientState
+    from fetchsgd.exchange.client_update import client_update
+    from fetchsgd.exchange.plan import Plan
+    from fetchsgd.exchange.rejections import RejectedError
+    from fetchsgd.exchange.server import Server
     from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, TrueTopK, Uncompressed
     from fetchsgd.quantisers import Bits, Eden, SharedStep, Step
     from fetchsgd.runs.recorder import Progress
@@ -65,7 +69,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "fetchsgd.clients.trainer": ("LocalWork",),
     "fetchsgd.errors": ("DivergedError", "UserError"),
-    "fetchsgd.exchange": ("ClientState", "Plan", "RejectedError", "Server", "client_update"),
+    "fetchsgd.exchange.client_state": ("ClientState",),
+    "fetchsgd.exchange.client_update": ("client_update",),
+    "fetchsgd.exchange.plan": ("Plan",),
+    "fetchsgd.exchange.rejections": ("RejectedError",),
+    "fetchsgd.exchange.server": ("Server",),
     "fetchsgd.methods": ("FedAvg", "FetchSGD", "LocalTopK", "TrueTopK", "Uncompressed"),
     "fetchsgd.quantisers": ("Bits", "Eden", "SharedStep", "Step"),
     "fetchsgd.runs.recorder": ("Progress",),

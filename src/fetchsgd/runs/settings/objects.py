@@ -17,7 +17,7 @@ from fetchsgd.errors import UserError
 from fetchsgd.named import name_of
 from fetchsgd.runs.settings.assignments import Assignment
 from fetchsgd.runs.settings.parts import METHOD, PARTS, Part
-from fetchsgd.runs.settings.sections import SECTIONS
+from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.tasks import Task
 
@@ -73,6 +73,8 @@ def _task(task: Any, objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def _section(section: str, value: Any, objects: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(value, KINDS_OF_SECTIONS.get(section, ())):
+        value = vars(value)
     if not isinstance(value, Mapping):
         raise UserError(
             f"{section} must be a dictionary of settings, such as {section}={{...}}, got {value!r}"
