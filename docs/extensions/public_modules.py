@@ -18,7 +18,6 @@ PUBLIC = (
     "fetchsgd.wire",
     "fetchsgd.server.grids",
     "fetchsgd.simulation",
-    "fetchsgd.exchange",
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
