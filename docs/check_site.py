@@ -68,7 +68,9 @@ def has_docstring(thing: object) -> bool:
 def undocumented(site: Path) -> list[str]:
     """Public names without a docstring, or without a place in the reference."""
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
-    described = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    described = {
+        name for kind, names in inventory.items() if kind.startswith("py:") for name in names
+    }
     found = []
     for module in PUBLIC:
         for name in public_names(module):

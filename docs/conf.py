@@ -30,7 +30,17 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 ]
-exclude_patterns = [".*", "build", "dist", "runs", "src", "tests", "benchmarks", "results", "shared"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "dist",
+    "runs",
+    "src",
+    "tests",
+    "benchmarks",
+    "results",
+    "shared",
+]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "plain_docstrings"]
 nitpicky = True
 

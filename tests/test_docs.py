@@ -91,7 +91,10 @@ def measured(file, what):
 
 def test_speed_beside_others_is_what_was_measured():
     written = " ".join((ROOT / "docs/speed.md").read_text().split())
-    flower, pfl = measured("rivals-cpu", "flower"), measured("rivals-cpu", "pfl, fedavg, 2 processes")
+    flower, pfl = (
+        measured("rivals-cpu", "flower"),
+        measured("rivals-cpu", "pfl, fedavg, 2 processes"),
+    )
     assert f"{1 / flower:.0f}x the rounds per second of Flower's simulation" in written
     assert f"{1 / pfl:.1f}x those of pfl" in written
     readme = " ".join((ROOT / "README.md").read_text().split())
@@ -151,7 +154,9 @@ def test_badges_say_what_the_project_says(monkeypatch):
 def test_figures_of_the_method_are_drawn_from_the_hash(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs/figures")
     drawn = importlib.import_module("draw").figures()
-    assert all((ROOT / "docs/figures" / name).read_text() == figure for name, figure in drawn.items())
+    assert all(
+        (ROOT / "docs/figures" / name).read_text() == figure for name, figure in drawn.items()
+    )
 
 
 def test_the_version_is_the_same_everywhere():

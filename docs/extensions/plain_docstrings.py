@@ -47,16 +47,16 @@ ATTRIBUTES = (property, FunctionType, classmethod, staticmethod, cached_property
 
 def in_columns(paragraph):
     """Indented as a whole, or with runs of spaces inside of lines."""
-    return is_indented(paragraph) or any(
-        re.search(r"\S {3,}\S", line) for line in paragraph
-    )
+    return is_indented(paragraph) or any(re.search(r"\S {3,}\S", line) for line in paragraph)
 
 
 def escaped(text):
     """Text in which only code between backticks is markup."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(
-        f"``{part[1:-1]}``" if re.fullmatch(r"`[^`]+`", part) else re.sub(r"([\\*|_`])", r"\\\1", part)
+        f"``{part[1:-1]}``"
+        if re.fullmatch(r"`[^`]+`", part)
+        else re.sub(r"([\\*|_`])", r"\\\1", part)
         for part in parts
     )
 

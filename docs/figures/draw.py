@@ -24,7 +24,9 @@ STYLE = """<style>
 
 
 def sketch_of(round: int, seed: int) -> CountSketch:
-    return CountSketch(DIM, rows=1, cols=COLS, seed=seed, block=1, hash="permutation").for_round(round)
+    return CountSketch(DIM, rows=1, cols=COLS, seed=seed, block=1, hash="permutation").for_round(
+        round
+    )
 
 
 def places(sketch: CountSketch) -> list[tuple[int, int]]:
@@ -87,12 +89,23 @@ def one_sketch(seed: int) -> str:
         text(135, 178, "4 cells", "soft", "end"),
         text(135, 280, "estimates", anchor="end"),
         text(135, 298, "own cell, own sign", "soft", "end"),
-        *(box(x + i * step + 3, 30, step - 6, number(v), abs(v) > LARGE) for i, v in enumerate(VECTOR)),
+        *(
+            box(x + i * step + 3, 30, step - 6, number(v), abs(v) > LARGE)
+            for i, v in enumerate(VECTOR)
+        ),
         *lines(sketch, x, width, 62, 148),
-        *(box(middle(x, width, c) - 40, 150, 80, number(v)) for c, v in enumerate(table[0].tolist())),
+        *(
+            box(middle(x, width, c) - 40, 150, 80, number(v))
+            for c, v in enumerate(table[0].tolist())
+        ),
         *lines(sketch, x, width, 268, 182),
-        *(box(x + i * step + 3, 270, step - 6, number(v), abs(v) > LARGE) for i, v in enumerate(estimates)),
-        text(x + width / 2, 328, "added up with the sign of the line: straight +, broken −", "soft"),
+        *(
+            box(x + i * step + 3, 270, step - 6, number(v), abs(v) > LARGE)
+            for i, v in enumerate(estimates)
+        ),
+        text(
+            x + width / 2, 328, "added up with the sign of the line: straight +, broken −", "soft"
+        ),
     ]
     return svg(820, 345, parts)
 
@@ -114,7 +127,9 @@ def two_rounds(seed: int) -> str:
             parts += lines(sketch, x, width, top + 32, top + 86)
             for cell in range(COLS):
                 group = [i for i, (at, _) in enumerate(places(sketch)) if at == cell]
-                parts.append(box(middle(x, width, cell) - 42, top + 88, 84, ", ".join(map(str, group))))
+                parts.append(
+                    box(middle(x, width, cell) - 42, top + 88, 84, ", ".join(map(str, group)))
+                )
     return svg(820, 345, parts)
 
 
