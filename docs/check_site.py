@@ -31,7 +31,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.feed(path.read_text())
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name == "id" and value:
                 self.anchors.add(value)
@@ -57,7 +57,7 @@ def dead_links(site: Path) -> list[str]:
 
 
 def has_docstring(thing: object) -> bool:
-    """Functions and classes must have one; dataclasses get one by themselves, which does not count."""
+    """Functions and classes must have one. That which dataclasses get by themselves is none."""
     ours = getattr(thing, "__module__", "").startswith("fetchsgd")
     if not ours or not (inspect.isclass(thing) or inspect.isfunction(thing)):
         return True

@@ -1,6 +1,7 @@
 """What the pages promise: examples run, and the figures on them are the measured ones.
 
-Notebooks run when the site is built (`make docs`), the README's Python from the wheel (`make package`).
+Notebooks run when the site is built (`make docs`), the README's Python runs from the wheel
+(`make package`).
 """
 
 import doctest
@@ -147,16 +148,14 @@ def test_the_table_of_the_readme_is_that_of_the_results(monkeypatch):
 
 def test_badges_say_what_the_project_says(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs/figures")
-    drawn = importlib.import_module("badges").badges()
-    assert all((ROOT / "docs/figures" / name).read_text() == badge for name, badge in drawn.items())
+    for name, drawn in importlib.import_module("badges").badges().items():
+        assert (ROOT / "docs/figures" / name).read_text() == drawn
 
 
 def test_figures_of_the_method_are_drawn_from_the_hash(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs/figures")
-    drawn = importlib.import_module("draw").figures()
-    assert all(
-        (ROOT / "docs/figures" / name).read_text() == figure for name, figure in drawn.items()
-    )
+    for name, drawn in importlib.import_module("draw").figures().items():
+        assert (ROOT / "docs/figures" / name).read_text() == drawn
 
 
 def test_the_version_is_the_same_everywhere():

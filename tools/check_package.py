@@ -2,9 +2,9 @@
 
     python tools/check_package.py
 
-The second build is of a copy of the files elsewhere, by another umask and in another time zone. Then
-the wheel goes into an environment of its own that has the dependencies of this one, but nothing
-of this checkout, and there the README's Python and the command line run.
+The second build is of a copy of the files elsewhere, by another umask and in another time zone.
+Then the wheel goes into an environment of its own that has the dependencies of this one, but
+nothing of this checkout, and there the README's Python and the command line run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import zipfile
 from pathlib import Path
 
 import torch
-
 from package import ROOT, package
 
 # Runs a file, then says which files of the package were imported.

@@ -1,20 +1,21 @@
 """Docstrings of this package are plain text; this makes of them what Sphinx reads.
 
 A paragraph that is indented or set in columns stays as it is, in a fixed font. One that explains
-arguments, `name: what it is`, with or without `Args:` above, becomes a list. In all others `names` become code, and what would be
-markup to Sphinx (|x|, a*, b_) is text.
+arguments, `name: what it is`, with or without `Args:` above, becomes a list. In all others `names`
+become code, and what would be markup to Sphinx (|x|, a*, b_) is text.
 """
 
 import builtins
 import re
 import textwrap
 from functools import cached_property
+from itertools import zip_longest
 from types import FunctionType
 
+from public_modules import home_of, module_of_page, names_table
 from sphinx.addnodes import pending_xref
 
 import fetchsgd
-from public_modules import home_of, module_of_page, names_table
 
 
 def paragraphs(lines):
@@ -52,13 +53,10 @@ def in_columns(paragraph):
 
 def escaped(text):
     """Text in which only code between backticks is markup."""
-    parts = re.split(r"(`[^`]+`)", text)
-    return "".join(
-        f"``{part[1:-1]}``"
-        if re.fullmatch(r"`[^`]+`", part)
-        else re.sub(r"([\\*|_`])", r"\\\1", part)
-        for part in parts
-    )
+    parts = re.split(r"`([^`]+)`", text)  # every second one is code
+    plain = [re.sub(r"([\\*|_`])", r"\\\1", part) for part in parts[::2]]
+    code = [f"``{part}``" for part in parts[1::2]]
+    return "".join(part for pair in zip_longest(plain, code, fillvalue="") for part in pair)
 
 
 def items_of(paragraph, start):

@@ -1,4 +1,4 @@
-"""Draws the README's badges from pyproject.toml: `python docs/figures/badges.py`. No service is asked."""
+"""Draws the README's badges, from pyproject.toml: `python docs/figures/badges.py`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ DIM, COLS, LARGE = 12, 4, 4
 VECTOR = [1, -1, 9, 0, 2, -1, 1, 0, -7, 1, -2, 1]
 STYLE = """<style>
     text { fill: #1f2430 } .soft { fill: #5b6472 } .box { fill: #f4f6fa; stroke: #8a94a6 }
-    .plus { stroke: #0072b2; fill: none } .minus { stroke: #d55e00; fill: none; stroke-dasharray: 5 3 }
+    .plus { stroke: #0072b2; fill: none }
+    .minus { stroke: #d55e00; fill: none; stroke-dasharray: 5 3 }
     .hot { fill: #0072b2; stroke: #0072b2 } .on { fill: #fff }
     @media (prefers-color-scheme: dark) {
       text { fill: #e8ebf2 } .soft { fill: #a7b0c0 } .box { fill: #232936; stroke: #7d8799 }
@@ -41,7 +42,8 @@ def text(x: float, y: float, words: object, kind: str = "", anchor: str = "middl
 
 
 def box(x: float, y: float, width: float, words: object, hot: bool = False) -> str:
-    rect = f'<rect class="box{" hot" if hot else ""}" x="{x:g}" y="{y:g}" width="{width:g}" height="30" rx="5"/>'
+    kind = "box hot" if hot else "box"
+    rect = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="30" rx="5"/>'
     return rect + text(x + width / 2, y + 20, words, "on" if hot else "")
 
 
@@ -75,39 +77,48 @@ def svg(width: int, height: int, parts: list[str]) -> str:
     )
 
 
+def numbers(values: list[float], x: float, width: float, y: float) -> list[str]:
+    """A row of numbers, the large ones marked."""
+    step = width / DIM
+    return [
+        box(x + i * step + 3, y, step - 6, number(value), abs(value) > LARGE)
+        for i, value in enumerate(values)
+    ]
+
+
 def one_sketch(seed: int) -> str:
     """A vector, its sketch, and what is read back of it."""
     sketch = sketch_of(0, seed)
     table = sketch.sketch(torch.tensor(VECTOR, dtype=torch.float32))
-    estimates = sketch.estimate(table).tolist()
     x, width = 150, 640
+    words = (
+        (40, "a gradient", "12 numbers"),
+        (160, "its sketch", "4 cells"),
+        (280, "estimates", "own cell, own sign"),
+    )
+    parts = []
+    for y, name, about in words:
+        parts += [text(135, y, name, anchor="end"), text(135, y + 18, about, "soft", "end")]
+    parts += numbers(VECTOR, x, width, 30)
+    parts += lines(sketch, x, width, 62, 148)
+    for cell, value in enumerate(table[0].tolist()):
+        parts.append(box(middle(x, width, cell) - 40, 150, 80, number(value)))
+    parts += lines(sketch, x, width, 268, 182)
+    parts += numbers(sketch.estimate(table).tolist(), x, width, 270)
+    legend = "added up with the sign of the line: straight +, broken −"
+    return svg(820, 345, [*parts, text(x + width / 2, 328, legend, "soft")])
+
+
+def one_round(sketch: CountSketch, x: float, width: float, top: float) -> list[str]:
+    """Twelve coordinates, and which of them each cell holds."""
     step = width / DIM
-    parts = [
-        text(135, 40, "a gradient", anchor="end"),
-        text(135, 58, "12 numbers", "soft", "end"),
-        text(135, 160, "its sketch", anchor="end"),
-        text(135, 178, "4 cells", "soft", "end"),
-        text(135, 280, "estimates", anchor="end"),
-        text(135, 298, "own cell, own sign", "soft", "end"),
-        *(
-            box(x + i * step + 3, 30, step - 6, number(v), abs(v) > LARGE)
-            for i, v in enumerate(VECTOR)
-        ),
-        *lines(sketch, x, width, 62, 148),
-        *(
-            box(middle(x, width, c) - 40, 150, 80, number(v))
-            for c, v in enumerate(table[0].tolist())
-        ),
-        *lines(sketch, x, width, 268, 182),
-        *(
-            box(x + i * step + 3, 270, step - 6, number(v), abs(v) > LARGE)
-            for i, v in enumerate(estimates)
-        ),
-        text(
-            x + width / 2, 328, "added up with the sign of the line: straight +, broken −", "soft"
-        ),
-    ]
-    return svg(820, 345, parts)
+    cells = [cell for cell, _ in places(sketch)]
+    parts = [box(x + i * step + 2, top, step - 4, i) for i in range(DIM)]
+    parts += lines(sketch, x, width, top + 32, top + 86)
+    for cell in range(COLS):
+        held = ", ".join(str(i) for i in range(DIM) if cells[i] == cell)
+        parts.append(box(middle(x, width, cell) - 42, top + 88, 84, held))
+    return parts
 
 
 def two_rounds(seed: int) -> str:
@@ -119,17 +130,8 @@ def two_rounds(seed: int) -> str:
         parts.append(f'<g font-weight="600">{text(x, 26, title, anchor="start")}</g>')
         for row, round in enumerate(rounds):
             top = 64 + 150 * row
-            sketch = sketch_of(round, seed)
             parts.append(text(x, top - 10, f"round {row + 1}", "soft", "start"))
-            step = width / DIM
-            for i in range(DIM):
-                parts.append(box(x + i * step + 2, top, step - 4, i))
-            parts += lines(sketch, x, width, top + 32, top + 86)
-            for cell in range(COLS):
-                group = [i for i, (at, _) in enumerate(places(sketch)) if at == cell]
-                parts.append(
-                    box(middle(x, width, cell) - 42, top + 88, 84, ", ".join(map(str, group)))
-                )
+            parts += one_round(sketch_of(round, seed), x, width, top)
     return svg(820, 345, parts)
 
 
