@@ -89,6 +89,7 @@ def clean_environment(folder: Path, wheel: Path) -> Path:
 
 def run(command: list[str], folder: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment.setdefault("OMP_NUM_THREADS", "1")  # as quick, and kind to others
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
