@@ -56,7 +56,33 @@ def test_the_map_of_contributing_names_every_file():
     assert named == files - {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("module", ["fetchsgd.vector", "fetchsgd.sketch.count_sketch"])
+DOCTESTED = [
+    "fetchsgd.vector",
+    "fetchsgd.sketch.count_sketch",
+    "fetchsgd.simulation.simulate",
+    "fetchsgd.runs.trained_model",
+    "fetchsgd.exchange.plan",
+    "fetchsgd.exchange.server",
+    "fetchsgd.exchange.client_update",
+    "fetchsgd.wire.codec",
+    "fetchsgd.methods.fetchsgd",
+    "fetchsgd.methods.fedavg",
+    "fetchsgd.methods.local_topk",
+    "fetchsgd.methods.true_topk",
+    "fetchsgd.methods.uncompressed",
+    "fetchsgd.quantisers.bits",
+    "fetchsgd.quantisers.step",
+    "fetchsgd.quantisers.shared_step",
+    "fetchsgd.quantisers.eden",
+    "fetchsgd.server.grids.floats",
+    "fetchsgd.server.grids.steps",
+    "fetchsgd.server.schedule",
+    "fetchsgd.server.sampling",
+    "fetchsgd.tasks.base",
+]
+
+
+@pytest.mark.parametrize("module", DOCTESTED)
 def test_examples_in_docstrings(module):
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
