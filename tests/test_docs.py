@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 
 from fetchsgd.report.runs import find_runs
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulation.run import Run
+from fetchsgd.tasks.digits import PRESET
 
 ROOT = Path(__file__).parents[1]
 
@@ -174,3 +176,17 @@ def test_links_in_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch):
+    """All of it, from top to bottom, as one program; on digits for a fraction of an epoch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESET["train"], "epochs", 0.3)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    names = {}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"docs/python.md, block {number}", "exec"), names)
+    assert names["again"].rounds == len(names["rounds"])
+    with torch.no_grad():
+        guesses = names["server"].model()(names["inputs"][500:]).argmax(dim=1)
+    assert (guesses == names["targets"][500:]).float().mean() > 0.6
