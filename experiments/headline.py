@@ -1,9 +1,11 @@
-"""The README's table of results: for each method the best setting of its kind on CIFAR10.
+"""The README's table of results: for each method the best setting of its kind on CIFAR10, among
+those with the most seeds.
 
     python experiments/headline.py --write README.md
 
 Renews what stands between `<!-- headline -->` and `<!-- end -->`. All bytes are on the wire; values
-are means over the seeds of a setting. "Best of" is how many settings of the kind have a result.
+are means over the seeds of a setting. "Best of" is how many settings of the kind have a result;
+where some have more seeds than others, only those can be the best.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ ROWS = (
         {"method.cols": 650_000}),
     Row("**ours, sums only**: fresh hashes, 20x up", "cifar10-frontier", "fetchsgd",
         {"method.cols": 325_000}),
-    Row("**ours, messages seen**: one step for all, k = 10,000", "cifar10-frontier", "true_topk",
-        {"method.k": 10_000}),
+    Row("**ours, messages seen**: one step for all, k = 20,000", "cifar10-frontier", "true_topk",
+        {"method.k": 20_000}),
     Row("**ours, messages seen**: one step for all, k = 5,000", "cifar10-frontier", "true_topk",
         {"method.k": 5_000}),
 )  # fmt: skip
@@ -68,7 +70,7 @@ def table() -> str:
     lines = [HEAD]
     for row in ROWS:
         found = candidates(row)
-        group = max(found, key=lambda group: group.point("overall", WIRE).value)
+        group = max(found, key=lambda g: (len(g.runs), g.point("overall", WIRE).value))
         points = [group.point(kind, WIRE) for kind in KINDS]
         value = format_metric(points[0].value, group.runs[0].metric)
         ratios = [format_ratio(point.compression) for point in points]
