@@ -18,6 +18,7 @@ PUBLIC = (
     "fetchsgd.wire",
     "fetchsgd.server.grids",
     "fetchsgd.simulation",
+    "fetchsgd.flower.own_app",
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
