@@ -12,6 +12,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from fetchsgd.errors import UserError
+from fetchsgd.trees import Tree, call
 
 # Without its sign, a float32's bits are an integer that orders as the magnitude does, with infinity
 # next to last and every NaN behind it.
@@ -154,10 +155,9 @@ class FlatModel:
                     found[f"{prefix}.{name}" if prefix else name] = buffer
         return found
 
-    def __call__(self, parameters: list[Tensor], inputs: Tensor) -> Tensor:
+    def __call__(self, parameters: list[Tensor], inputs: Tree) -> Tree:
         with self.holding(parameters):
-            outputs: Tensor = self.module(inputs)
-        return outputs
+            return call(self.module, inputs)
 
     @contextmanager
     def holding(self, parameters: list[Tensor]) -> Iterator[None]:
