@@ -8,17 +8,19 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
+from fetchsgd.trees import Tree, at, flatten_clients, tree_map
+
 
 @dataclass(frozen=True)
 class Batch:
     """Examples, and what each of them counts; one that only fills up the batch counts nothing."""
 
-    inputs: Tensor  # (b, ...)
-    targets: Tensor  # (b, ...)
+    inputs: Tree  # (b, ...)
+    targets: Tree  # (b, ...)
     shares: Float32[Tensor, " b"]  # they sum to one
 
     @property
-    def examples(self) -> Tensor:
+    def examples(self) -> Tree:
         return as_images(self.inputs)
 
 
@@ -26,43 +28,39 @@ class Batch:
 class Cohort:
     """The examples of a round's clients, padded to the largest, and each client's weight."""
 
-    inputs: Tensor  # (n, m, ...)
-    targets: Tensor  # (n, m, ...)
+    inputs: Tree  # (n, m, ...)
+    targets: Tree  # (n, m, ...)
     present: Bool[Tensor, "n m"]
     weights: Float32[Tensor, " n"]  # they sum to one
 
     @property
-    def examples(self) -> Tensor:
+    def examples(self) -> Tree:
         """The inputs of all clients as one batch."""
-        return as_images(self.inputs.flatten(0, 1))
+        return as_images(flatten_clients(self.inputs))
 
     @property
     def batch(self) -> Batch:
         """All clients at once, each as its weight says."""
         shares = (self.weights / self.present.sum(dim=1).clamp(min=1))[:, None] * self.present
-        return Batch(self.inputs.flatten(0, 1), self.targets.flatten(0, 1), shares.flatten())
+        inputs, targets = flatten_clients(self.inputs), flatten_clients(self.targets)
+        return Batch(inputs, targets, shares.flatten())
 
     def part(self, chosen: slice) -> Cohort:
-        return Cohort(
-            self.inputs[chosen], self.targets[chosen], self.present[chosen], self.weights[chosen]
-        )
+        inputs, targets = at(self.inputs, chosen), at(self.targets, chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen])
 
     def alone(self, client: int) -> Batch:
         """One client, which counts fully."""
         present = self.present[client]
-        return Batch(
-            self.inputs[client], self.targets[client], present / present.sum().clamp(min=1)
-        )
+        shares = present / present.sum().clamp(min=1)
+        return Batch(at(self.inputs, client), at(self.targets, client), shares)
 
     def take(self, columns: Tensor) -> Cohort:
         """Some examples of each client."""
         rows = torch.arange(len(columns), device=columns.device)[:, None]
-        return Cohort(
-            self.inputs[rows, columns],
-            self.targets[rows, columns],
-            self.present[rows, columns],
-            self.weights,
-        )
+        chosen = (rows, columns)
+        inputs, targets = at(self.inputs, chosen), at(self.targets, chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights)
 
     def shuffled(self, generator: torch.Generator) -> Tensor:
         """A random order of each client's examples, absent ones last."""
@@ -71,11 +69,15 @@ class Cohort:
         return keys.masked_fill(~self.present, 2.0).argsort(dim=1)
 
 
-def as_images(inputs: Tensor) -> Tensor:
+def as_images(inputs: Tree) -> Tree:
     """Images in the layout in which GPUs convolve faster."""
-    if inputs.is_cuda and inputs.ndim == 4:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
+
+    def change(part: Tensor) -> Tensor:
+        if part.is_cuda and part.ndim == 4:
+            return part.contiguous(memory_format=torch.channels_last)
+        return part
+
+    return tree_map(change, inputs)
 
 
 def rounded_up(count: int) -> int:

@@ -23,6 +23,8 @@ from fetchsgd.clients.per_client_convolutions import per_client_convolutions
 from fetchsgd.clients.taps import layers_of, tapped
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
+from fetchsgd.tasks.checks import checked_losses
+from fetchsgd.trees import Tree, first_leaf, flatten_clients, to_floats
 from fetchsgd.vector import FlatModel
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class ClientGradients:
         gradients = weights.new_empty(len(cohort.present), self.model.dim) if out is None else out
         decay = self.weight_decay * weights.detach() if self.weight_decay else None
         with torch.enable_grad(), tapped(self.layers, gradients, decay) as taps:
-            losses = self._losses(parameters, cohort.examples, cohort.targets.flatten(0, 1))
+            losses = self._losses(parameters, cohort.examples, flatten_clients(cohort.targets))
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
         taps.fill_unreached()
@@ -114,15 +116,15 @@ class ClientGradients:
         return gradients, losses.detach()
 
     def _mean_loss(
-        self, weights: Float32[Tensor, " dim"], inputs: Tensor, targets: Tensor, present: Tensor
+        self, weights: Float32[Tensor, " dim"], inputs: Tree, targets: Tree, present: Tensor
     ) -> Float32[Tensor, ""]:
         return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
 
-    def _losses(self, parameters: list[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+    def _losses(self, parameters: list[Tensor], inputs: Tree, targets: Tree) -> Tensor:
         mixed = self.compute_dtype != torch.float32
         with torch.autocast(parameters[0].device.type, self.compute_dtype, mixed):
             outputs = self.model(parameters, inputs)
-        return self.loss(outputs.float(), targets)
+        return checked_losses(self.loss(to_floats(outputs), targets), len(first_leaf(targets)))
 
     def _try_both(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> None:
         """Find out from what the model does whether vmap and one pass suit it.

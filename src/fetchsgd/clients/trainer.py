@@ -22,6 +22,8 @@ from fetchsgd.clients.gradients import ClientGradients, gradients_of
 from fetchsgd.clients.graphs import GraphedGradient, SharedRows
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
+from fetchsgd.tasks.checks import checked_losses
+from fetchsgd.trees import Tree, first_leaf, to_floats
 from fetchsgd.vector import FlatModel
 
 # Examples times weights of one client, from which on it keeps the device busy by itself.
@@ -74,11 +76,11 @@ class Trainer:
         """The weights as the model takes them."""
         return self.model.views(weights.to(self.compute_dtype) if self.rounded else weights)
 
-    def outputs(self, parameters: list[Tensor], examples: Tensor) -> Tensor:
+    def outputs(self, parameters: list[Tensor], examples: Tree) -> Tree:
         """What the model makes of examples, computed in the type asked for."""
         mixed = self.compute_dtype != torch.float32
-        with torch.autocast(examples.device.type, self.compute_dtype, mixed):
-            return self.model(parameters, examples).float()
+        with torch.autocast(first_leaf(examples).device.type, self.compute_dtype, mixed):
+            return to_floats(self.model(parameters, examples))
 
     def mean_gradient(
         self, weights: Float32[Tensor, " dim"], batch: Batch, seed: int
@@ -128,7 +130,8 @@ class Trainer:
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
         outputs = self.outputs(parameters, batch.examples)
-        loss = self.loss(outputs, batch.targets) @ batch.shares
+        losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
+        loss = losses @ batch.shares
         pieces, at = gradients_of(loss, parameters), self.model.views(weights)
         if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
             pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]

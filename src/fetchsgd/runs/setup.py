@@ -24,6 +24,8 @@ from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 from fetchsgd.server.sampling import Sampler
 from fetchsgd.tasks import HeldOut, Task
+from fetchsgd.tasks.checks import check_module
+from fetchsgd.trees import Tree, tree_map
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30
@@ -44,7 +46,7 @@ class Setup:
         task, train = config.task, config.train
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(train.seed, "weights"))
-            module = task.model()
+            module = check_module(task.model(), task.name)
         self.model = FlatModel(module.to(self.device))
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
@@ -119,10 +121,14 @@ class Setup:
             quantiser = quantiser.for_size(size)
         return Upload(quantiser, number(self.config.train.seed, "quantise", round), round)
 
-    def test_data(self) -> tuple[Tensor, Tensor]:
+    def test_data(self) -> tuple[Tree, Tree]:
         """Test inputs and targets, on the device."""
         test = load_test_data(self.config.task)
-        return test.inputs.to(self.device), test.targets.to(self.device)
+        inputs, targets = (
+            tree_map(lambda part: part.to(self.device), tree)
+            for tree in (test.inputs, test.targets)
+        )
+        return inputs, targets
 
 
 def load_test_data(task: Task) -> HeldOut:
