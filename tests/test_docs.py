@@ -115,9 +115,13 @@ def mean_of(file, method, settings, kind):
 
 
 DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
+DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 WHEN = [
-    (TODAY, "true_topk", {"method.k": 20_000}, "upload"),
-    (TODAY, "true_topk", {"method.k": 5_000}, "upload"),
+    *((TODAY, "true_topk", {"method.k": k, **DENSE}, "upload") for k in (20_000, 10_000, 5_000)),
+    (TODAY, "true_topk", {"method.k": 20_000, **DENSE, "upload.density": 0.015}, "upload"),
+    (TODAY, "fetchsgd", {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
+    (TODAY, "fetchsgd",
+     {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6}, "upload"),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
