@@ -126,7 +126,7 @@ def _introduce(run: Run, folder: Path) -> None:
         f"{setup.sampler.per_round} a round, {setup.rounds:,} rounds, "
         f"{setup.model.dim:,} weights, {run.config.method} on {run.device}"
     )
-    for note in run.method.notes:
+    for note in run.notes:
         say(f"note: {note}")
     say(f"run folder: {folder}")
 

@@ -9,6 +9,7 @@ others for GPUs. A model that vmap cannot run is left to trainer.py, client by c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -55,12 +56,14 @@ class ClientGradients:
         # Not known before two clients' gradients have been computed both ways.
         self.vmap_serves: bool | None = None
         self.one_pass_serves: bool | None = None if self.layers else False
+        self.why_not = ""  # vmap does not serve
 
     def can_take(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> bool:
         """Whether the model can be run for many clients at once.
 
         vmap cannot run a model whose path depends on its data or on chance, such as one that skips
-        layers at random.
+        layers at random, nor torch's recurrent layers: an LSTM it runs step by step, two to three
+        times slower than client by client.
         """
         if self.vmap_serves is None:
             self._try_both(weights if weights.ndim == 1 else weights[0], cohort.part(slice(2)))
@@ -101,7 +104,10 @@ class ClientGradients:
     def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
         in_weights = None if weights.ndim == 1 else 0
         each = vmap(grad_and_value(self._mean_loss), (in_weights, 0, 0, 0), randomness="different")
-        found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
+        with warnings.catch_warnings():
+            # Of what torch does client by client within vmap, which is still right.
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
         return found
 
     def by_per_client_convolutions(
@@ -140,15 +146,24 @@ class ClientGradients:
         noise = torch.randn(weights.shape, generator=generator, device=weights.device)
         weights = weights + NUDGE * noise
         self.vmap_serves = self.one_pass_serves = False
+        if recurrent := next(self._recurrent_layers(), None):
+            self.why_not = f"torch cannot run {recurrent} for many at once"
+            return
         with without_dropout_layers(self.model.module), full_precision():
             expected = tried(exact.by_vmap, weights, cohort)
-            if expected is None:
+            if isinstance(expected, str):
+                self.why_not = f"torch cannot run the model for many at once ({expected})"
                 return
             self.vmap_serves = True
             # It may fail for shapes that do not fit, or inputs given by name.
-            found = tried(exact.in_one_pass, weights, cohort) if self.layers else None
-        if found is not None:
+            found = tried(exact.in_one_pass, weights, cohort) if self.layers else ""
+        if not isinstance(found, str):
             self.one_pass_serves = self._agree(found, expected)
+
+    def _recurrent_layers(self) -> Iterator[str]:
+        for part in self.model.module.modules():
+            if isinstance(part, nn.RNNBase):
+                yield f"torch.nn.{part.mode.partition('_')[0]}"
 
     def _agree(self, found: Float32[Tensor, "n dim"], expected: Float32[Tensor, "n dim"]) -> bool:
         parts = (torch.split(vectors, self.model.sizes, dim=1) for vectors in (found, expected))
@@ -160,15 +175,15 @@ class ClientGradients:
 
 def tried(
     compute: Callable[[Tensor, Cohort], Gradients], weights: Float32[Tensor, " dim"], cohort: Cohort
-) -> Float32[Tensor, "n dim"] | None:
-    """The gradients, or None if the model cannot be run this way."""
+) -> Float32[Tensor, "n dim"] | str:
+    """The gradients, or why the model cannot be run this way."""
     try:
         with seeded_globals(0, weights.device):
             return compute(weights, cohort)[0]
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError):
-        return None
+    except (RuntimeError, IndexError) as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Tensor]:

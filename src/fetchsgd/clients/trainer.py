@@ -90,7 +90,7 @@ class Trainer:
         seed: of what the model draws, as for dropout.
         With graphs, the next call overwrites the gradient.
         """
-        with self._training_pass(seed, weights.device):
+        with self.training_pass(seed, weights.device):
             return self._mean_gradient(weights, batch)
 
     def client_vectors(
@@ -107,14 +107,22 @@ class Trainer:
         generator: of the order of local batches. seed: of what the model draws, as for dropout.
         With graphs, the next call overwrites the gradients.
         """
-        with self._training_pass(seed, weights.device):
+        with self.training_pass(seed, weights.device):
             if work.is_one_gradient:
                 gradients, losses = self._gradients(weights, cohort)
                 return clip_rows(gradients, work.clip), losses
             return self._local_steps(weights, cohort, work, rate, generator)
 
+    def why_one_by_one(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> str | None:
+        """Why these clients cannot be computed at once; None if they can, or if they should not."""
+        n, most = cohort.present.shape
+        if n == 1 or most * self.model.dim >= LARGE_CLIENT:
+            return None
+        served = self._side_by_side.can_take(weights, cohort)
+        return None if served else self._side_by_side.why_not
+
     @contextmanager
-    def _training_pass(self, seed: int, device: torch.device) -> Iterator[None]:
+    def training_pass(self, seed: int, device: torch.device) -> Iterator[None]:
         with seeded_globals(seed, device), self._constants.around_pass():
             yield
 
@@ -123,9 +131,9 @@ class Trainer:
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         if self.graphs and weights.is_cuda:
             return self._recorded(weights, batch)
-        return self._backward(weights, batch)
+        return self.backward(weights, batch)
 
-    def _backward(
+    def backward(
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
@@ -175,14 +183,14 @@ class Trainer:
         n, most = cohort.present.shape
         is_alone = n == 1 or most * self.model.dim >= LARGE_CLIENT
         if is_alone or not self._side_by_side.can_take(weights, cohort):
-            return self._one_after_another(weights, cohort)
+            return self.one_after_another(weights, cohort)
         # Weights that differ would have to be copied into the graph's memory, gigabytes of them.
         is_recorded = self.graphs and weights.is_cuda and weights.ndim == 1
         if is_recorded and self._side_by_side.serves_in_one_pass(weights, cohort):
             return self._recorded_side_by_side(weights, cohort)
         return self._side_by_side(weights, cohort)
 
-    def _one_after_another(
+    def one_after_another(
         self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         n = len(cohort.present)
@@ -203,7 +211,7 @@ class Trainer:
 
     @cached_property
     def _recorded(self) -> GraphedGradient[Batch, list[Tensor]]:
-        return GraphedGradient(self._backward)
+        return GraphedGradient(self.backward)
 
     @cached_property
     def _recorded_side_by_side(self) -> GraphedGradient[Cohort, Tensor]:

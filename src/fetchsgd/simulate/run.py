@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.probe import batching_note, check_task
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import load_checkpoint
@@ -29,6 +31,7 @@ from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
 from fetchsgd.simulate.cohort import CohortAtWork
 
+MOST_TIMED = 8  # clients, to say what it costs that a model cannot be run for many at once
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
 
 
@@ -52,6 +55,19 @@ class Run:
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed
         )
         self.test = setup.test_data()
+        check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What the user should read before the run: sentences about the method and the model."""
+        cohort, upload = self.cohort, self.setup.upload(0)
+        clients = self.setup.sampler.cohort(0)[:MOST_TIMED]
+        found = list(self.method.notes)
+        if cohort.needs_each_client(upload):
+            examples = cohort.gatherer.gather(clients, 0)
+            note = batching_note(self.setup.trainer, self.setup.origin, examples)
+            found += [] if note is None else [note]
+        return found
 
     def start(self) -> Training:
         """Before the first round."""

@@ -11,6 +11,7 @@ from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_cor
 from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
 from fetchsgd.tasks.femnist import femnist
+from fetchsgd.tasks.own_loss import EachExample, own_loss
 from fetchsgd.tasks.personachat import personachat
 from fetchsgd.tasks.shakespeare import shakespeare
 
@@ -28,11 +29,13 @@ NOT_OPTIONS = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # *args and **k
 __all__ = [
     "TASKS",
     "ClientData",
+    "EachExample",
     "HeldOut",
     "Task",
     "cross_entropy",
     "find_task",
     "is_correct",
+    "own_loss",
     "task_options",
 ]
 
