@@ -14,6 +14,13 @@ from fetchsgd.tasks.femnist import femnist
 from fetchsgd.tasks.own_loss import EachExample, own_loss
 from fetchsgd.tasks.personachat import personachat
 from fetchsgd.tasks.shakespeare import shakespeare
+from fetchsgd.tasks.stored import (
+    StoredData,
+    from_arrays,
+    from_dataset,
+    from_datasets,
+    from_hugging_face,
+)
 
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
@@ -31,9 +38,14 @@ __all__ = [
     "ClientData",
     "EachExample",
     "HeldOut",
+    "StoredData",
     "Task",
     "cross_entropy",
     "find_task",
+    "from_arrays",
+    "from_dataset",
+    "from_datasets",
+    "from_hugging_face",
     "is_correct",
     "own_loss",
     "task_options",
