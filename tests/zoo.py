@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from fourclients import cohort_like, cohort_of, images, last, words
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.tasks import EachExample, cross_entropy, own_loss
@@ -124,6 +125,17 @@ class Caches(nn.Module):
         return self.last(self.first(x).tanh())
 
 
+class Checkpointed(nn.Module):
+    """Computes its first layer once more on the way back, to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Sequential(nn.Linear(5, 5), nn.Tanh()), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
+
+
 class Attends(nn.Module):
     def __init__(self):
         super().__init__()
@@ -187,6 +199,7 @@ ZOO = {
     "decides": Animal(Decides, lambda: cohort_like(5), batched=False),
     "in place": Animal(InPlace, lambda: cohort_like(5)),
     "caches": Animal(Caches, lambda: cohort_like(5)),
+    "checkpointed": Animal(Checkpointed, lambda: cohort_like(5), batched=False),
     "attends": Animal(Attends, words),
     "hooked": Animal(hooked, lambda: cohort_like(5)),
     "partly frozen": Animal(partly_frozen, lambda: images(2, 8)),

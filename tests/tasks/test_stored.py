@@ -1,4 +1,4 @@
-"""Examples that are read when their turn comes: the same run as from memory, whatever the source."""
+"""Examples that are read when their turn comes: the same run as from memory, from any source."""
 
 from dataclasses import replace
 

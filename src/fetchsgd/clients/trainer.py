@@ -137,10 +137,12 @@ class Trainer:
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
-        outputs = self.outputs(parameters, batch.examples)
-        losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
-        loss = losses @ batch.shares
-        pieces, at = gradients_of(loss, parameters), self.model.views(weights)
+        # Also on the way back, where a model with checkpoints computes parts of it once more.
+        with self.model.holding(parameters):
+            outputs = self.outputs(parameters, batch.examples)
+            losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
+            loss = losses @ batch.shares
+            pieces, at = gradients_of(loss, parameters), self.model.views(weights)
         if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
             pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]
         gradients = [piece.float() for piece in pieces]
