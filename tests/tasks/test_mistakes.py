@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks import ClientData, EachExample, HeldOut, own_loss
 
 TINY = tiny()

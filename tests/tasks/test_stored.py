@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks import from_arrays, from_dataset, from_datasets, from_hugging_face
 from fetchsgd.tasks.stored import Arrays, StoredData
 
