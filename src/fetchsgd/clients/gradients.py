@@ -19,6 +19,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fetchsgd.clients.dropout import keyed_dropout
 from fetchsgd.clients.layer_gradients import full_precision
 from fetchsgd.clients.per_client_convolutions import per_client_convolutions
 from fetchsgd.clients.taps import layers_of, tapped
@@ -95,7 +96,8 @@ class ClientGradients:
         gradients = weights.new_empty(len(cohort.present), self.model.dim) if out is None else out
         decay = self.weight_decay * weights.detach() if self.weight_decay else None
         with torch.enable_grad(), tapped(self.layers, gradients, decay) as taps:
-            losses = self._losses(parameters, cohort.examples, flatten_clients(cohort.targets))
+            targets, keys = flatten_clients((cohort.targets, cohort.keys))
+            losses = self._losses(parameters, cohort.examples, targets, keys)
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
         taps.fill_unreached()
@@ -103,32 +105,45 @@ class ClientGradients:
 
     def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
         in_weights = None if weights.ndim == 1 else 0
-        each = vmap(grad_and_value(self._mean_loss), (in_weights, 0, 0, 0), randomness="different")
+        in_dims = (in_weights, 0, 0, 0, None if cohort.keys is None else 0)
+        each = vmap(grad_and_value(self._mean_loss), in_dims, randomness="different")
         with warnings.catch_warnings():
             # Of what torch does client by client within vmap, which is still right.
             warnings.filterwarnings("ignore", "There is a performance drop")
-            found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
+            found: Gradients = each(
+                weights, cohort.inputs, cohort.targets, cohort.present, cohort.keys
+            )
         return found
 
     def by_per_client_convolutions(
         self, weights: Float32[Tensor, "n dim"], cohort: Cohort
     ) -> Gradients:
-        each = vmap(self._mean_loss, randomness="different")
+        in_dims = (0, 0, 0, 0, None if cohort.keys is None else 0)
+        each = vmap(self._mean_loss, in_dims, randomness="different")
         with torch.enable_grad(), per_client_convolutions(self.model.module):
             weights = weights.detach().requires_grad_()
-            losses = each(weights, cohort.inputs, cohort.targets, cohort.present)
+            losses = each(weights, cohort.inputs, cohort.targets, cohort.present, cohort.keys)
             # No client's loss depends on another's weights.
             (gradients,) = gradients_of(losses.sum(), [weights])
         return gradients, losses.detach()
 
     def _mean_loss(
-        self, weights: Float32[Tensor, " dim"], inputs: Tree, targets: Tree, present: Tensor
+        self,
+        weights: Float32[Tensor, " dim"],
+        inputs: Tree,
+        targets: Tree,
+        present: Tensor,
+        keys: Tensor | None,
     ) -> Float32[Tensor, ""]:
-        return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
+        losses = self._losses(self.model.views(weights), inputs, targets, keys)
+        return mean_present(losses, present)
 
-    def _losses(self, parameters: list[Tensor], inputs: Tree, targets: Tree) -> Tensor:
+    def _losses(
+        self, parameters: list[Tensor], inputs: Tree, targets: Tree, keys: Tensor | None
+    ) -> Tensor:
         mixed = self.compute_dtype != torch.float32
-        with torch.autocast(parameters[0].device.type, self.compute_dtype, mixed):
+        autocast = torch.autocast(parameters[0].device.type, self.compute_dtype, mixed)
+        with autocast, keyed_dropout(keys):
             outputs = self.model(parameters, inputs)
         return checked_losses(self.loss(to_floats(outputs), targets), len(first_leaf(targets)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort
 from fetchsgd.clients.constants import ConstantsCheck
+from fetchsgd.clients.dropout import DrawnTwiceError, forward_is_over, keyed_dropout
 from fetchsgd.clients.gradients import ClientGradients, gradients_of
 from fetchsgd.clients.graphs import GraphedGradient, SharedRows
 from fetchsgd.randomness import seeded_globals
@@ -131,15 +132,19 @@ class Trainer:
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         if self.graphs and weights.is_cuda:
             return self._recorded(weights, batch)
-        return self.backward(weights, batch)
+        try:
+            return self.backward(weights, batch)
+        except DrawnTwiceError:  # torch's own draws can be repeated
+            return self.backward(weights, replace(batch, keys=None))
 
     def backward(
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
         # Also on the way back, where a model with checkpoints computes parts of it once more.
-        with self.model.holding(parameters):
+        with self.model.holding(parameters), keyed_dropout(batch.keys):
             outputs = self.outputs(parameters, batch.examples)
+            forward_is_over()
             losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
             loss = losses @ batch.shares
             pieces, at = gradients_of(loss, parameters), self.model.views(weights)
@@ -164,11 +169,13 @@ class Trainer:
         size = min(work.batch_size or most, most)
         local = weights  # shared in the first step, which then costs half as much
         first_losses: Tensor | None = None
+        step = 0
         for _ in range(work.epochs):
             order = cohort.shuffled(generator) if size < most else None
             for start in range(0, most, size):
                 batch = cohort if order is None else cohort.take(order[:, start : start + size])
-                gradients, losses = self._gradients(local, batch)
+                gradients, losses = self._gradients(local, batch.later(step))
+                step += 1
                 first_losses = losses if first_losses is None else first_losses
                 gradients = clip_rows(gradients, work.clip)
                 # A client that has no examples left in this epoch keeps its weights.

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
-from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.gathering import DropoutSeed, Gatherer
 from fetchsgd.clients.probe import batching_note, check_task
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.errors import DivergedError
@@ -64,7 +64,7 @@ class Run:
         self.method: Method = self.diagnosis or setup.method
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
-            few_shapes=setup.trainer.graphs,
+            few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),
         )  # fmt: skip
         self.cohort = CohortAtWork(
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed
