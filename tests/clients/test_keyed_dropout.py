@@ -19,6 +19,7 @@ from fetchsgd.flower.work import compute
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
 from fetchsgd.tasks import cross_entropy
+from fetchsgd.trees import tree_map
 from fetchsgd.vector import FlatModel
 
 KEYS = torch.from_numpy(
@@ -150,3 +151,18 @@ def test_checkpoints_drop_the_same_on_the_way_back():
     loss = cross_entropy(module(batch.inputs), batch.targets) @ batch.shares
     for found, expected in zip(pieces, torch.autograd.grad(loss, module.parameters()), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.gpu
+def test_a_gpu_and_recorded_passes_drop_the_same():
+    shape = torch.Size([12, 300])
+    on_cpu = keep(KEYS.flatten(), 1, shape, 0.3)
+    assert torch.equal(keep(KEYS.flatten().cuda(), 1, shape, 0.3).cpu(), on_cpu)
+    torch.manual_seed(0)
+    model = FlatModel(Layered().cuda())
+    plain, recorded = (Trainer(model, cross_entropy, graphs=graphs) for graphs in (False, True))
+    for step in range(3):  # a replay must read the keys that it is given
+        cohort = tree_map(torch.Tensor.cuda, replace(cohort_like(5), keys=KEYS).later(step))
+        expected, _ = plain.mean_gradient(model.weights(), cohort.batch, 0)
+        found, _ = recorded.mean_gradient(model.weights(), cohort.batch, 0)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
