@@ -95,7 +95,7 @@ GRIDS = [{"grid": "float32"}, {"grid": "bfloat16"}, {"grid": "steps"}, {"grid": 
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(fates=st.lists(st.tuples(FATES, FATES), min_size=1, max_size=8))
 def test_whoever_was_away_ends_with_the_servers_weights(grid, fates):
     plan = plan_for({"name": "true_topk", "k": 7}, **grid)
@@ -148,12 +148,12 @@ def test_a_client_that_says_what_it_holds_needs_no_second_message():
 def test_there_is_room_for_any_number_of_rounds_and_clients():
     plan = plan_for({"name": "true_topk", "k": 5}, grid="steps")
     server, states = fs.Server(plan), {}
-    for round in range(140):
+    for round in range(70):
         ask(server, plan, 0, states)
-        if round % 50 == 7:
+        if round in (7, 57):
             ask(server, plan, 10 * round, states)
         server.step()
-    assert server.round == 140
+    assert server.round == 70
     for client in (0, 70, 570, 5):
         ask(server, plan, client, states)
         assert torch.equal(plan.setup.model.weights(), server.weights)
