@@ -167,7 +167,7 @@ class ClientGradients:
         with without_dropout_layers(self.model.module), full_precision():
             expected = tried(exact.by_vmap, weights, cohort)
             if isinstance(expected, str):
-                self.why_not = f"torch cannot run the model for many at once ({expected})"
+                self.why_not = f"torch cannot run the model for many at once: {expected}"
                 return
             self.vmap_serves = True
             # It may fail for shapes that do not fit, or inputs given by name.
@@ -198,7 +198,9 @@ def tried(
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError) as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # torch takes a paragraph for what most often is the reason.
+        return "its path depends on its data" if "data-dependent" in reason else reason[:200]
 
 
 def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Tensor]:
