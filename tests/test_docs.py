@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 
 from fetchsgd.report.runs import find_runs
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
+from fetchsgd.tasks.digits import PRESET
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +58,33 @@ def test_the_map_of_contributing_names_every_file():
     assert named == files - {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("module", ["fetchsgd.vector", "fetchsgd.sketch.count_sketch"])
+DOCTESTED = [
+    "fetchsgd.vector",
+    "fetchsgd.sketch.count_sketch",
+    "fetchsgd.simulation.simulate",
+    "fetchsgd.runs.trained_model",
+    "fetchsgd.exchange.plan",
+    "fetchsgd.exchange.server",
+    "fetchsgd.exchange.client_update",
+    "fetchsgd.wire.codec",
+    "fetchsgd.methods.fetchsgd",
+    "fetchsgd.methods.fedavg",
+    "fetchsgd.methods.local_topk",
+    "fetchsgd.methods.true_topk",
+    "fetchsgd.methods.uncompressed",
+    "fetchsgd.quantisers.bits",
+    "fetchsgd.quantisers.step",
+    "fetchsgd.quantisers.shared_step",
+    "fetchsgd.quantisers.eden",
+    "fetchsgd.server.grids.floats",
+    "fetchsgd.server.grids.steps",
+    "fetchsgd.server.schedule",
+    "fetchsgd.server.sampling",
+    "fetchsgd.tasks.base",
+]
+
+
+@pytest.mark.parametrize("module", DOCTESTED)
 def test_examples_in_docstrings(module):
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
@@ -119,9 +147,11 @@ DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 WHEN = [
     *((TODAY, "true_topk", {"method.k": k, **DENSE}, "upload") for k in (20_000, 10_000, 5_000)),
     (TODAY, "true_topk", {"method.k": 20_000, **DENSE, "upload.density": 0.015}, "upload"),
-    (TODAY, "fetchsgd", {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
     (TODAY, "fetchsgd",
-     {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6}, "upload"),
+     {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
+    (TODAY, "fetchsgd",
+     {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6},
+     "upload"),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
@@ -152,3 +182,17 @@ def test_links_in_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch):
+    """All of it, from top to bottom, as one program; on digits for a fraction of an epoch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESET["train"], "epochs", 0.3)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    names = {}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"docs/python.md, block {number}", "exec"), names)
+    assert names["again"].rounds == len(names["rounds"])
+    with torch.no_grad():
+        guesses = names["server"].model()(names["inputs"][500:]).argmax(dim=1)
+    assert (guesses == names["targets"][500:]).float().mean() > 0.6
