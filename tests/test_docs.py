@@ -168,6 +168,16 @@ def test_which_settings_when_is_what_was_measured(told):
     assert mean_of(*told) in table
 
 
+@pytest.mark.parametrize("page", ["docs/lora.md", "experiments/personachat/README.md"])
+def test_the_bytes_beside_lora_are_those_of_the_results(page):
+    text = (ROOT / page).read_text()
+    lines = (ROOT / "results/personachat-lora.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    for line in map(json.loads, lines):
+        told = [line[f"wire_{way}_bytes"] / 1e6 for way in ("upload", "download")]
+        assert f"| {line['value']:.2f} | {told[0]:,.0f} | {told[1]:,.0f} |" in text
+
+
 @pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)
 def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "experiments")
