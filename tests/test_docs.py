@@ -186,9 +186,11 @@ DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 WHEN = [
     *((TODAY, "true_topk", {"method.k": k, **DENSE}, "upload") for k in (20_000, 10_000, 5_000)),
     (TODAY, "true_topk", {"method.k": 20_000, **DENSE, "upload.density": 0.015}, "upload"),
-    (TODAY, "fetchsgd", {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
     (TODAY, "fetchsgd",
-     {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6}, "upload"),
+     {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
+    (TODAY, "fetchsgd",
+     {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6},
+     "upload"),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
@@ -236,6 +238,16 @@ def test_what_a_smaller_k_costs_is_what_was_measured():
     )
     told = f"shrank {more / ratio:.1f} times, accuracy by {100 * (accuracy - less):.1f} points"
     assert told in (ROOT / "docs/fewer-bytes.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["docs/lora.md", "experiments/personachat/README.md"])
+def test_the_bytes_beside_lora_are_those_of_the_results(page):
+    text = (ROOT / page).read_text()
+    lines = (ROOT / "results/personachat-lora.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    for line in map(json.loads, lines):
+        told = [line[f"wire_{way}_bytes"] / 1e6 for way in ("upload", "download")]
+        assert f"| {line['value']:.2f} | {told[0]:,.0f} | {told[1]:,.0f} |" in text
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)

@@ -186,3 +186,27 @@ def test_statistics_of_a_norm_in_eval_mode_stay_as_they_are():
     for path, found in paths.items():
         torch.testing.assert_close(found.mean(dim=0), mean, rtol=1e-4, atol=1e-6, msg=path)
     assert (norm.running_mean == 0.5).all()
+
+
+class UsedTwice(nn.Module):
+    """One module under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = nn.Linear(5, 5)
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).tanh()))
+
+
+def test_a_module_with_two_names_keeps_its_own_weights():
+    """torch.func.functional_call leaves it with the tensors that it was called with."""
+    module = model_of(UsedTwice())[0]
+    own = module.first.weight
+    model, _ = gradients_on_every_path(module)
+    assert module.first.weight is own
+    weights = model.weights()
+    assert not model(model.views(torch.zeros(model.dim)), torch.randn(2, 5)).any()
+    assert module.first.weight is own
+    assert torch.equal(model.weights(), weights)

@@ -6,6 +6,7 @@ from __future__ import annotations
 EXTRAS = {
     "sim": ("matplotlib", "rich", "safetensors", "sklearn", "tensorboard", "typer"),
     "text": ("accelerate", "gguf", "transformers"),
+    "llm": ("peft",),
     "flower": ("cryptography", "flwr"),
 }
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fetchsgd.errors import UserError
+from fetchsgd.trees import Tree, call
 
 # Without its sign, a float32's bits are an integer that orders as the magnitude does, with infinity
 # next to last and every NaN behind it.
@@ -129,6 +132,7 @@ class FlatModel:
         self.shapes = [parameter.shape for parameter in trainable.values()]
         self.sizes = [parameter.numel() for parameter in trainable.values()]
         self.dim = sum(self.sizes)
+        self.slots = slots_of(module, trainable)
 
     def weights(self) -> Float32[Tensor, " dim"]:
         """The module's own weights, w^0 (Algorithm 1, line 2), as a copy."""
@@ -165,10 +169,40 @@ class FlatModel:
                     found[f"{prefix}.{name}" if prefix else name] = buffer
         return found
 
-    def __call__(self, parameters: list[Tensor], inputs: Tensor) -> Tensor:
-        named = dict(zip(self.names, parameters, strict=True))
-        outputs: Tensor = functional_call(self.module, named, (inputs,))
-        return outputs
+    def __call__(self, parameters: list[Tensor], inputs: Tree) -> Tree:
+        with self.holding(parameters):
+            return call(self.module, inputs)
+
+    @contextmanager
+    def holding(self, parameters: list[Tensor]) -> Iterator[None]:
+        """While this lasts, the module has these tensors in the place of its own parameters.
+
+        As torch.func.functional_call does, which leaves them there if a module has two names.
+        """
+        own = [slots[0][0][slots[0][1]] for slots in self.slots]
+        try:
+            self._put(parameters)
+            yield
+        finally:
+            self._put(own)
+
+    def _put(self, tensors: list[Any]) -> None:
+        for slots, tensor in zip(self.slots, tensors, strict=True):
+            for holder, name in slots:
+                holder[name] = tensor
+
+
+Slot = tuple[dict[str, Any], str]  # where a module keeps a parameter, and under which name
+
+
+def slots_of(module: nn.Module, trainable: dict[str, nn.Parameter]) -> list[list[Slot]]:
+    """All places in which each parameter is kept: more than one where weights are tied."""
+    found: dict[nn.Parameter, list[Slot]] = {part: [] for part in trainable.values()}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter in found:
+                found[parameter].append((part._parameters, name))
+    return list(found.values())
 
 
 def check_parameters(trainable: dict[str, nn.Parameter]) -> None:

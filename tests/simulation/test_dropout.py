@@ -83,10 +83,20 @@ def test_rounds_and_runs_draw_apart(method, sets):
 
 def test_chunks_of_a_cohort_draw_apart(monkeypatch):
     """A cohort of one client twice, in chunks of one client: two different losses."""
-    run = make("local_topk")
+    run = make("local_topk", model="functional")
     monkeypatch.setattr("fetchsgd.simulation.cohort.CHUNK_BYTES", {"cpu": 4 * run.setup.model.dim})
     twice = np.array([9, 9])
     at = run.setup.model.weights()
     both = run.cohort(at, twice, 0.1, 0, None).loss
     once = run.cohort(at, twice[:1], 0.1, 0, None).loss
     assert both != once
+
+
+def test_what_dropout_layers_drop_does_not_depend_on_chunks(monkeypatch):
+    run = make("local_topk")
+    at = run.setup.model.weights()
+    whole = run.cohort(at, COHORT, 0.1, 0, None)
+    monkeypatch.setattr("fetchsgd.simulation.cohort.CHUNK_BYTES", {"cpu": 4 * run.setup.model.dim})
+    chunked = run.cohort(at, COHORT, 0.1, 0, None)
+    torch.testing.assert_close(chunked.mean, whole.mean)
+    torch.testing.assert_close(chunked.loss, whole.loss)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
+
+from fetchsgd.clients.dropout import next_step
+from fetchsgd.trees import Tree, at, flatten_clients, tree_map
 
 
 @dataclass(frozen=True)
 class Batch:
     """Examples, and what each of them counts; one that only fills up the batch counts nothing."""
 
-    inputs: Tensor  # (b, ...)
-    targets: Tensor  # (b, ...)
+    inputs: Tree  # (b, ...)
+    targets: Tree  # (b, ...)
     shares: Float32[Tensor, " b"]  # they sum to one
+    keys: Int64[Tensor, " b"] | None = None  # by which dropout drops (dropout.py)
 
     @property
-    def examples(self) -> Tensor:
+    def examples(self) -> Tree:
         return as_images(self.inputs)
 
 
@@ -26,43 +30,45 @@ class Batch:
 class Cohort:
     """The examples of a round's clients, padded to the largest, and each client's weight."""
 
-    inputs: Tensor  # (n, m, ...)
-    targets: Tensor  # (n, m, ...)
+    inputs: Tree  # (n, m, ...)
+    targets: Tree  # (n, m, ...)
     present: Bool[Tensor, "n m"]
     weights: Float32[Tensor, " n"]  # they sum to one
+    keys: Int64[Tensor, "n m"] | None = None  # by which dropout drops
 
     @property
-    def examples(self) -> Tensor:
+    def examples(self) -> Tree:
         """The inputs of all clients as one batch."""
-        return as_images(self.inputs.flatten(0, 1))
+        return as_images(flatten_clients(self.inputs))
 
     @property
     def batch(self) -> Batch:
         """All clients at once, each as its weight says."""
         shares = (self.weights / self.present.sum(dim=1).clamp(min=1))[:, None] * self.present
-        return Batch(self.inputs.flatten(0, 1), self.targets.flatten(0, 1), shares.flatten())
+        inputs, targets = flatten_clients(self.inputs), flatten_clients(self.targets)
+        return Batch(inputs, targets, shares.flatten(), flatten_clients(self.keys))
 
     def part(self, chosen: slice) -> Cohort:
-        return Cohort(
-            self.inputs[chosen], self.targets[chosen], self.present[chosen], self.weights[chosen]
-        )
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen], keys)
 
     def alone(self, client: int) -> Batch:
         """One client, which counts fully."""
         present = self.present[client]
-        return Batch(
-            self.inputs[client], self.targets[client], present / present.sum().clamp(min=1)
-        )
+        shares = present / present.sum().clamp(min=1)
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), client)
+        return Batch(inputs, targets, shares, keys)
 
     def take(self, columns: Tensor) -> Cohort:
         """Some examples of each client."""
         rows = torch.arange(len(columns), device=columns.device)[:, None]
-        return Cohort(
-            self.inputs[rows, columns],
-            self.targets[rows, columns],
-            self.present[rows, columns],
-            self.weights,
-        )
+        chosen = (rows, columns)
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights, keys)
+
+    def later(self, step: int) -> Cohort:
+        """The same examples in another local step, where dropout drops other numbers."""
+        return self if self.keys is None else replace(self, keys=next_step(self.keys, step))
 
     def shuffled(self, generator: torch.Generator) -> Tensor:
         """A random order of each client's examples, absent ones last."""
@@ -71,11 +77,15 @@ class Cohort:
         return keys.masked_fill(~self.present, 2.0).argsort(dim=1)
 
 
-def as_images(inputs: Tensor) -> Tensor:
+def as_images(inputs: Tree) -> Tree:
     """Images in the layout in which GPUs convolve faster."""
-    if inputs.is_cuda and inputs.ndim == 4:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
+
+    def change(part: Tensor) -> Tensor:
+        if part.is_cuda and part.ndim == 4:
+            return part.contiguous(memory_format=torch.channels_last)
+        return part
+
+    return tree_map(change, inputs)
 
 
 def rounded_up(count: int) -> int:

@@ -13,6 +13,8 @@ from fetchsgd.clients.batches import as_images
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Task, cut, totals_and_counts
+from fetchsgd.tasks.checks import checked_losses, checked_quality
+from fetchsgd.trees import Tree, at, first_leaf
 
 # Seed of what a model draws even in eval mode: the same at each evaluation.
 SEED = 0
@@ -20,26 +22,28 @@ SEED = 0
 
 @torch.no_grad()
 def evaluate(
-    trainer: Trainer, task: Task, inputs: Tensor, targets: Tensor, weights: Float32[Tensor, " dim"]
+    trainer: Trainer, task: Task, inputs: Tree, targets: Tree, weights: Float32[Tensor, " dim"]
 ) -> tuple[float, float]:
     """The metric and the mean loss on test inputs and targets, which are where the weights are.
 
     The model is in eval mode, so without dropout; equal weights give equal numbers.
     """
-    lengths = task.test_data.lengths
+    lengths, examples_in_all = task.test_data.lengths, len(first_leaf(inputs))
     sums = weights.new_zeros(3, dtype=torch.float64)
     parameters = trainer.parameters(weights)
     with in_eval_mode(trainer.model.module), seeded_globals(SEED, weights.device):
-        for start in range(0, len(inputs), task.eval_batch):
+        for start in range(0, examples_in_all, task.eval_batch):
             part = slice(start, start + task.eval_batch)
-            examples, expected = inputs[part], targets[part]
+            examples, expected = at(inputs, part), at(targets, part)
             if lengths is not None:
                 examples = cut(examples, int(lengths[part].max()))
             outputs = trainer.outputs(parameters, as_images(examples))
-            quality = totals_and_counts(task.quality(outputs, expected))
-            sums += torch.stack([*quality, task.loss(outputs, expected).sum()])
+            examples_here = len(first_leaf(expected))
+            quality = checked_quality(task.quality(outputs, expected), examples_here)
+            losses = checked_losses(task.loss(outputs, expected), examples_here)
+            sums += torch.stack([*totals_and_counts(quality), losses.sum()])
     total, count, loss = sums.tolist()  # waits for the device, once
-    return task.summary(total / count), loss / len(inputs)
+    return task.summary(total / count), loss / examples_in_all
 
 
 @contextmanager

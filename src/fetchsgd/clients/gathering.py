@@ -15,8 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort, rounded_up
-from fetchsgd.randomness import torch_generator
-from fetchsgd.tasks.base import Augment, ClientData
+from fetchsgd.clients.dropout import example_keys
+from fetchsgd.randomness import number, torch_generator
+from fetchsgd.tasks.base import Augment, Clients
+from fetchsgd.trees import Tree, flatten_clients, tree_map
+
+
+@dataclass(frozen=True)
+class DropoutSeed:
+    """What dropout depends on beside the round: the run, and who the first client is."""
+
+    seed: int
+    first_client: int = 0
 
 
 @dataclass(frozen=True)
@@ -25,16 +35,17 @@ class Gatherer:
 
     averaging: "uniform" gives every client the same weight (eqn 2), "examples" weighs clients by
         how many examples they have (eqn 1).
-    seed: of the random changes that `augment` makes.
+    seed: of the random changes that `augment` makes. draws: without it, torch's generators decide.
     few_shapes: pad batches to a few sizes where clients differ in size. CUDA graphs need that:
         one is recorded for each shape.
     """
 
-    data: ClientData
+    data: Clients
     averaging: str
     seed: int
     augment: Augment | None = None
     few_shapes: bool = False
+    draws: DropoutSeed | None = None
 
     def gather_batch(self, clients: NDArray[np.int64], round: int) -> Batch:
         """All clients' examples as one batch, augmented."""
@@ -45,9 +56,10 @@ class Gatherer:
         if self._pads:
             missing = rounded_up(len(rows)) - len(rows)
             rows, shares = np.pad(rows, (0, missing), "edge"), np.pad(shares, (0, missing))
-        at = self._on_device(rows)
-        inputs = self._augmented(self.data.inputs_at(rows, at), round)
-        return Batch(inputs, self.data.targets[at], self._on_device(shares.astype(np.float32)))
+        inputs, targets = self.data.read(rows, round)
+        keys = self._keys(rows, round)
+        shares = shares.astype(np.float32)
+        return Batch(self._augmented(inputs, round), targets, self._on_device(shares), keys)
 
     def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
         """The same client by client."""
@@ -56,15 +68,26 @@ class Gatherer:
             missing = rounded_up(rows.shape[1]) - rows.shape[1]
             rows = np.pad(rows, ((0, 0), (0, missing)), "edge")
         present = np.arange(rows.shape[1]) < sizes[:, None]
-        at = self._on_device(rows)
-        inputs = self.data.inputs_at(rows, at)
-        flat = self._augmented(inputs.flatten(0, 1), round)
+        inputs, targets = self.data.read(rows, round)
+        if self.augment is not None:
+            flat = self._augmented(flatten_clients(inputs), round)
+            inputs = tree_map(lambda part: part.unflatten(0, rows.shape), flat)
         return Cohort(
-            flat.view(inputs.shape),
-            self.data.targets[at],
+            inputs,
+            targets,
             self._on_device(present),
             self._on_device(self._shares(sizes).astype(np.float32)),
+            self._keys(rows, round),
         )
+
+    def _keys(self, rows: NDArray[np.int64], round: int) -> Tensor | None:
+        """By which dropout drops."""
+        if self.draws is None:
+            return None
+        owners = np.searchsorted(self.data.offsets, rows, "right") - 1
+        within = rows - self.data.offsets[owners]
+        base = number(self.draws.seed, "model", round)
+        return self._on_device(example_keys(base, owners + self.draws.first_client, within))
 
     def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         by_examples = self.averaging == "examples"
@@ -72,14 +95,14 @@ class Gatherer:
         shares: NDArray[np.float64] = counts / counts.sum()
         return shares
 
-    def _augmented(self, inputs: Tensor, round: int) -> Tensor:
+    def _augmented(self, inputs: Tree, round: int) -> Tree:
         if self.augment is None:
             return inputs
-        generator = torch_generator(self.seed, "augment", round, inputs.device)
+        generator = torch_generator(self.seed, "augment", round, self.data.device)
         return self.augment(inputs, generator)
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.data.inputs.device, non_blocking=True)
+        return torch.from_numpy(array).to(self.data.device, non_blocking=True)
 
     @cached_property
     def _pads(self) -> bool:

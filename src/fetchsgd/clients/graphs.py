@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from fetchsgd.clients.batches import Batch, Cohort
 from fetchsgd.errors import UserError
 from fetchsgd.randomness import kept_globals
+from fetchsgd.trees import leaves, tree_map
 
 # Where clients differ in size, batches are filled up to one of a few sizes (`rounded_up`).
 MOST_SHAPES = 32
@@ -83,7 +84,7 @@ class GraphedGradient(Generic[Examples, Gradient]):
         self, weights: Float32[Tensor, " dim"], examples: Examples
     ) -> Recorded[Examples, Gradient] | None:
         kept_weights = weights.clone()
-        kept = type(examples)(*(part.clone() for part in tensors_of(examples)))
+        kept = tree_map(torch.clone, examples)
         before = torch.get_rng_state()
         self._warm_up(kept_weights, kept)
         self.draws_on_cpu = not torch.equal(before, torch.get_rng_state())
@@ -150,4 +151,4 @@ def uncollected() -> Iterator[None]:
 
 
 def tensors_of(examples: Batch | Cohort) -> tuple[Tensor, ...]:
-    return tuple(getattr(examples, field.name) for field in fields(examples))
+    return tuple(leaves(examples))

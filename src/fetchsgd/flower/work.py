@@ -1,8 +1,8 @@
 """A real client's work in a round: the same as a simulated one's, up to the payload that it sends.
 
-Rounding is by the same random numbers as in simulation. The order of local batches, augmentation
-and dropout are by numbers of the client's own: in a simulated cohort these depend on who else takes
-part.
+Rounding and dropout are by the same random numbers as in simulation. The order of local batches,
+augmentation and whatever else a model draws are by numbers of the client's own: in a simulated
+cohort these depend on who else takes part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.gathering import DropoutSeed, Gatherer
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.client import Computed, Done, as_sent
 from fetchsgd.methods import Memory
@@ -37,7 +37,8 @@ def compute(
     task, train = setup.config.task, setup.config.train
     own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
     seed = number(train.seed, "local", client)
-    gatherer = Gatherer(own, train.averaging, seed, task.augment, setup.trainer.graphs)
+    draws = DropoutSeed(train.seed, client)
+    gatherer = Gatherer(own, train.averaging, seed, task.augment, setup.trainer.graphs, draws)
     cohort = gatherer.gather(np.array([0]), round)
     generator = torch_generator(seed, "local", round, setup.device)
     vectors, losses = setup.trainer.client_vectors(

@@ -103,7 +103,10 @@ class SizedStep:
 
     def steps(self, own: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         """From what each client would take by itself; what is not finite stays so."""
-        size = torch.as_tensor(self.size, dtype=torch.float64, device=own.device)
+        if isinstance(self.size, Tensor):
+            size = self.size.to(own.device, torch.float64)
+        else:  # filled in on the device, which nobody has to wait for
+            size = torch.full((), self.size, dtype=torch.float64, device=own.device)
         is_known = (size > 0) & (size < math.inf)
         exact = (torch.where(is_known, size, 1.0) / self.shared.density)[None]
         common = rounded_steps(exact, torch.zeros(1, dtype=torch.int32, device=own.device))

@@ -24,6 +24,8 @@ from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 from fetchsgd.server.sampling import Sampler
 from fetchsgd.tasks import HeldOut, Task
+from fetchsgd.tasks.checks import check_module
+from fetchsgd.trees import Tree, tree_map
 from fetchsgd.vector import FlatModel
 
 MEMORY_LIMIT = 8 << 30
@@ -116,17 +118,21 @@ class Setup:
             quantiser = quantiser.for_size(size)
         return Upload(quantiser, number(self.config.train.seed, "quantise", round), round)
 
-    def test_data(self) -> tuple[Tensor, Tensor]:
+    def test_data(self) -> tuple[Tree, Tree]:
         """Test inputs and targets, on the device."""
         test = load_test_data(self.config.task)
-        return test.inputs.to(self.device), test.targets.to(self.device)
+        inputs, targets = (
+            tree_map(lambda part: part.to(self.device), tree)
+            for tree in (test.inputs, test.targets)
+        )
+        return inputs, targets
 
 
 def initial_model(task: Task, seed: int) -> nn.Module:
     """The task's model with w^0, which follows from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number(seed, "weights"))
-        return task.model()
+        return check_module(task.model(), task.name)
 
 
 def load_test_data(task: Task) -> HeldOut:

@@ -47,9 +47,7 @@ class CohortAtWork:
         """What the cohort sends, merged. Memory is updated in place."""
         upload = self.upload(round, size)
         message, quantiser = self.method.message, upload.quantiser
-        one_pass = self.work.is_one_gradient or self.work.is_one_step
-        # Whatever each client does on its own that is not linear must be done for each.
-        if message.linear and one_pass and not self.work.clip and quantiser.exact:
+        if not self.needs_each_client(upload):
             batch = self.gatherer.gather_batch(clients, round)
             seed = number(self.seed, "model", round)
             pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
@@ -58,6 +56,12 @@ class CohortAtWork:
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
         return self._one_by_one(weights, clients, cohort, rate, upload, memory)
+
+    def needs_each_client(self, upload: Upload) -> bool:
+        """Whatever each client does on its own that is not linear must be done for each."""
+        one_pass = self.work.is_one_gradient or self.work.is_one_step
+        exact = upload.quantiser.exact and not self.work.clip
+        return not (self.method.message.linear and one_pass and exact)
 
     def _one_by_one(
         self,

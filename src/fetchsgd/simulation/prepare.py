@@ -55,7 +55,7 @@ def prepare(
         config, note = _within(budget, config, given, assignments, made)
         notes.append(note)
     run = Run(config)
-    return Prepared(run, [*notes, *(f"note: {note}" for note in run.method.notes)])
+    return Prepared(run, [*notes, *(f"note: {note}" for note in run.notes)])
 
 
 def _within(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
-from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.gathering import DropoutSeed, Gatherer
+from fetchsgd.clients.probe import batching_note, check_task
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.errors import DivergedError
 from fetchsgd.methods import Method
@@ -32,6 +34,7 @@ from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
 from fetchsgd.simulation.cohort import CohortAtWork
 
+MOST_TIMED = 8  # clients, to say what it costs that a model cannot be run for many at once
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
 
 
@@ -61,12 +64,25 @@ class Run:
         self.method: Method = self.diagnosis or setup.method
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
-            few_shapes=setup.trainer.graphs,
+            few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),
         )  # fmt: skip
         self.cohort = CohortAtWork(
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed
         )
         self.test = setup.test_data()
+        check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What the user should read before the run: sentences about the method and the model."""
+        cohort, upload = self.cohort, self.setup.upload(0)
+        clients = self.setup.sampler.cohort(0)[:MOST_TIMED]
+        found = list(self.method.notes)
+        if cohort.needs_each_client(upload):
+            examples = cohort.gatherer.gather(clients, 0)
+            note = batching_note(self.setup.trainer, self.setup.origin, examples)
+            found += [] if note is None else [note]
+        return found
 
     def start(self) -> Training:
         """Before the first round."""

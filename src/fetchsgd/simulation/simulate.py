@@ -44,7 +44,8 @@ def simulate(
         budget: the most that a client may send per round, as "100x" or "250kB".
         folder: where the run leaves its files; nothing is written without one.
         resume: go on from the last checkpoint in the folder, or start there if it is empty.
-        progress: True for a bar, or a function that is called with a `Progress` every round.
+        progress: True for notes and a bar, or a function that is called with a `Progress` every
+            round.
         settings: every setting of the command line by the same name: `epochs=4`, `k=500`,
             `seed=1`, `device="cpu"`; sections as dictionaries, `schedule={"peak": 0.05}`; parts
             also as objects, `quantiser=fetchsgd.Step(tau=8)`.
@@ -76,6 +77,8 @@ def simulate(
             resumed=path if resume else None,
         )
         _check_dim(written.dim, prepared.run)
+        if progress is True:
+            print(*prepared.notes, sep="\n", end="\n" * bool(prepared.notes), file=sys.stderr)
         return _train(prepared.run, path, resume, _watch(progress))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,49 +15,21 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+from fetchsgd.errors import UserError
+from fetchsgd.tasks.checks import check_offsets, check_parts, check_tensors, grouped
+from fetchsgd.trees import Tree, at, first_leaf, tree_map
+
+Loss = Callable[[Any, Any], Tensor]  # of outputs and targets, each a tensor or a tree of them
+Augment = Callable[[Any, torch.Generator], Any]
 
 
-@dataclass(frozen=True)
-class ClientData:
-    """All clients' examples, one client after another.
+class Clients(ABC):
+    """Who owns which examples: client i owns rows offsets[i] to offsets[i + 1].
 
-    Client i owns rows offsets[i] to offsets[i + 1] of inputs and targets.
-
-    lengths: how much of its last dimension each input uses, where the rest is padding that the
-        model does not look at; batches are cut off behind the longest.
-
-    >>> owners = np.array([0, 1, 0, 2])  # the client of each example
-    >>> data = ClientData.from_groups(torch.randn(4, 5), torch.zeros(4), owners)
-    >>> data.num_clients, data.sizes.tolist()
-    (3, [2, 1, 1])
+    `ClientData` holds the examples in memory; `StoredData` (stored.py) reads those of a round.
     """
 
-    inputs: Tensor
-    targets: Tensor
     offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.targets) or self.offsets[-1] != len(self.inputs):
-            raise ValueError(
-                f"the task has {len(self.inputs)} inputs, {len(self.targets)} targets and clients "
-                f"that own {self.offsets[-1]} examples; these must be equal"
-            )
-        empty = np.flatnonzero(self.sizes <= 0)
-        if len(empty):
-            raise ValueError(f"client {empty[0]} of the task has no data; leave it out")
-
-    @classmethod
-    def from_groups(
-        cls, inputs: Tensor, targets: Tensor, client_of: NDArray[np.int64]
-    ) -> ClientData:
-        """Group examples by the client that owns them; clients are numbered from 0."""
-        order = np.argsort(client_of, kind="stable")
-        sizes = np.bincount(client_of)
-        at = torch.from_numpy(order)
-        return cls(inputs[at], targets[at], np.concatenate([[0], np.cumsum(sizes)]))
 
     @property
     def num_clients(self) -> int:
@@ -66,36 +39,98 @@ class ClientData:
     def sizes(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
-    def to(self, device: torch.device) -> ClientData:
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
-
-    def only(self, client: int) -> ClientData:
-        """The examples of one client, which then is client 0."""
-        own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
-        lengths = None if self.lengths is None else self.lengths[own]
-        size = np.array([0, own.stop - own.start])
-        return ClientData(self.inputs[own], self.targets[own], size, lengths)
-
     def rows(self, cohort: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The examples of a cohort, padded to its largest client: (n, m) rows, and (n,) sizes."""
         sizes = self.offsets[cohort + 1] - self.offsets[cohort]
         within = np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
         return self.offsets[cohort][:, None] + within, sizes
 
-    def inputs_at(self, rows: NDArray[np.int64], at: Tensor) -> Tensor:
-        """The inputs of these rows, `at` being the same rows on the inputs' device."""
-        if self.lengths is None:
-            return self.inputs[at]
-        return cut(self.inputs, int(self.lengths[rows].max()))[at]
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where `read` leaves examples."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Self:
+        """The same examples for another device."""
+
+    @abstractmethod
+    def only(self, client: int) -> Self:
+        """The examples of one client, which then is client 0."""
+
+    @abstractmethod
+    def read(self, rows: NDArray[np.int64], round: int = 0) -> tuple[Tree, Tree]:
+        """The inputs and targets of rows of any shape, which comes first in theirs."""
+
+
+@dataclass(frozen=True)
+class ClientData(Clients):
+    """All clients' examples in memory, one client after another.
+
+    inputs, targets: a tensor each, or several in a tuple or dict, which the model then gets as
+        arguments one after another or by their names.
+    lengths: how much of its last dimension each input uses, where the rest is padding that the
+        model does not look at; batches are cut off behind the longest.
+
+    >>> owners = np.array([0, 1, 0, 2])  # the client of each example
+    >>> data = ClientData.from_groups(torch.randn(4, 5), torch.zeros(4), owners)
+    >>> data.num_clients, data.sizes.tolist()
+    (3, [2, 1, 1])
+    """
+
+    inputs: Tree
+    targets: Tree
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        check_tensors(self.inputs, self.targets)
+        check_offsets(self.offsets, len(first_leaf(self.inputs)))
+        if self.lengths is not None and not isinstance(self.inputs, Tensor):
+            raise UserError("lengths are for inputs that are one tensor; leave them out")
+
+    @classmethod
+    def from_groups(cls, inputs: Tree, targets: Tree, client_of: NDArray[np.int64]) -> ClientData:
+        """Group examples by the client that owns them; clients are numbered from 0."""
+        check_tensors(inputs, targets)
+        order, offsets = grouped(client_of, len(first_leaf(inputs)))
+        index = torch.from_numpy(order)
+        return cls(at(inputs, index), at(targets, index), offsets)
+
+    @property
+    def device(self) -> torch.device:
+        return first_leaf(self.inputs).device
+
+    def to(self, device: torch.device) -> ClientData:
+        inputs, targets = (
+            tree_map(lambda part: part.to(device), tree) for tree in (self.inputs, self.targets)
+        )
+        return replace(self, inputs=inputs, targets=targets)
+
+    def only(self, client: int) -> ClientData:
+        own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        lengths = None if self.lengths is None else self.lengths[own]
+        size = np.array([0, own.stop - own.start])
+        return ClientData(at(self.inputs, own), at(self.targets, own), size, lengths)
+
+    def read(self, rows: NDArray[np.int64], round: int = 0) -> tuple[Tree, Tree]:  # noqa: ARG002
+        index = torch.from_numpy(rows).to(self.device, non_blocking=True)
+        inputs = self.inputs
+        if self.lengths is not None:
+            inputs = cut(inputs, int(self.lengths[rows].max()))
+        return at(inputs, index), at(self.targets, index)
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """The examples of the test set; `lengths` as in `ClientData`."""
 
-    inputs: Tensor
-    targets: Tensor
+    inputs: Tree
+    targets: Tree
     lengths: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        check_tensors(self.inputs, self.targets, "the test set")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +151,9 @@ class Task:
     """
 
     name: str
-    train: ClientData
-    test_inputs: Tensor | None = None
-    test_targets: Tensor | None = None
+    train: Clients
+    test_inputs: Tree = None
+    test_targets: Tree = None
     test_lengths: NDArray[np.int64] | None = None
     test: Callable[[], HeldOut] | None = None
     model: Callable[[], nn.Module]
@@ -132,6 +167,12 @@ class Task:
     preset: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.train, Clients):
+            raise UserError(
+                f"train of the task {self.name!r} must be a ClientData, or what from_arrays, "
+                f"from_dataset and the like return, got a {type(self.train).__name__}"
+            )
+        check_parts(self.name, model=self.model, loss=self.loss, quality=self.quality)
         given = [part is not None for part in (self.test_inputs, self.test_targets)]
         if self.test is None and not all(given):
             raise ValueError(
@@ -149,8 +190,6 @@ class Task:
         """The test set, read when it is first asked for."""
         if self.test is not None:
             return self.test()
-        assert self.test_inputs is not None
-        assert self.test_targets is not None
         return HeldOut(self.test_inputs, self.test_targets, self.test_lengths)
 
 

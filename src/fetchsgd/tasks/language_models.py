@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from fetchsgd.errors import UserError
 from fetchsgd.tasks.dialogues import Specials, Tokens
+from fetchsgd.tasks.lora import Lora, add_adapters
 
 SPECIALS = ("<bos>", "<eos>", "<speaker1>", "<speaker2>", "<pad>")
 # Between two ways to compute the same; half floats on a GPU are not used for it.
@@ -230,9 +231,9 @@ def take(
 
 
 def load_dialogue_model(
-    source: Source, encoder: Encoder, window: int, length: int
+    source: Source, encoder: Encoder, window: int, length: int, lora: Lora | None = None
 ) -> DialogueModel:
-    """A model for sequences of the given length."""
+    """A model for sequences of the given length, of which all weights are trained, or adapters."""
     language_model = load_language_model(source, encoder)
     longest = getattr(language_model.config, "max_position_embeddings", length)
     if length > longest:
@@ -242,6 +243,9 @@ def load_dialogue_model(
         )
     model = DialogueModel(language_model, encoder.specials.pad, window)
     check_heads(model, source, length)
+    if lora is not None:
+        add_adapters(model.language_model, lora, encoder.added)
+        model.eval()
     return model
 
 

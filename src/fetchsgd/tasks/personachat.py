@@ -48,6 +48,7 @@ from fetchsgd.tasks.language_models import (
     load_dialogue_model,
     load_encoder,
 )
+from fetchsgd.tasks.lora import ALL_LINEAR, find_lora
 
 FILE = "personachat_self_original.json"
 SOURCE = f"https://s3.amazonaws.com/datasets.huggingface.co/personachat/{FILE}"
@@ -84,6 +85,9 @@ def personachat(
     lm_coefficient: float = 2.0,
     personality: str = "sentences",
     test_dialogues: int = 0,
+    lora_rank: int = 0,
+    lora_alpha: float = 0.0,
+    lora_targets: str = ALL_LINEAR,
 ) -> Task:
     """PersonaChat: a language model learns to chat in character (section 5.3).
 
@@ -94,8 +98,11 @@ def personachat(
     exchanges: how much of the dialogue is remembered. test_dialogues: 0 is all of them.
     personality: two with the same "sentences" are one client; or with the same "listing" of them,
         in the same order, which gives the paper's number of clients.
+    lora_rank: above 0 only adapters of this rank are trained (lora.py). lora_alpha: 0 is twice the
+        rank. lora_targets: the layers that get one, as "q_proj,v_proj".
     """
     check_options(length, candidates, permutations, exchanges, personality, test_dialogues)
+    lora = find_lora(lora_rank, lora_alpha, lora_targets)
     path = find_file(folder)
     source = find_model(model)
     encoder = encoder_of(source)
@@ -122,7 +129,7 @@ def personachat(
         ),
         test_inputs=test_inputs,
         test_targets=test_counted,
-        model=partial(load_dialogue_model, source, encoder, window, longest),
+        model=partial(load_dialogue_model, source, encoder, window, longest, lora),
         loss=partial(dialogue_loss, window=window, lm_coefficient=lm_coefficient),
         quality=partial(reply_losses, window=window),
         metric="perplexity",

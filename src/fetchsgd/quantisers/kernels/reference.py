@@ -153,7 +153,7 @@ def round_places(
     streams: Int64[Tensor, " n"],
 ) -> Int[Tensor, "n count"]:
     """Levels of each row, by its step."""
-    n, count = cells.shape
+    count = cells.shape[1]
     run = in_runs(cells)
     usable = ((steps > 0) & (steps < torch.inf))[:, None, None]
     divisor = torch.where(usable, steps[:, None, None], 1.0)
@@ -161,7 +161,7 @@ def round_places(
     place = torch.where(usable, run, 0.0) * (torch.ones_like(divisor) / divisor) * 2.0**24
     words = random_words(streams, run.shape[1], key)
     levels = place.clamp(-limit, limit).long() + (words >> 8) >> 24
-    return levels.view(n, -1)[:, :count].to(dtype).contiguous()
+    return levels.flatten(1)[:, :count].to(dtype).contiguous()
 
 
 def sum_levels(

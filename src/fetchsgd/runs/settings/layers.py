@@ -97,7 +97,8 @@ def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]
         signature(function).bind(**options)
     except TypeError as error:
         raise UserError(
-            f"task {name!r} must take the seed and its options as named arguments: {error}"
+            f"task {name!r} must take the seed and its options as named arguments: {error}; its "
+            "first one should be `seed: int = 0`"
         ) from error
     try:
         task = function(**options)
