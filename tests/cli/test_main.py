@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fetchsgd.cli import main
 from fetchsgd.runs.lock import alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -27,20 +26,6 @@ def fetchsgd(*words, cwd=None):
         capture_output=True, text=True, cwd=cwd,
         env=ENVIRONMENT,
     )  # fmt: skip
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """The same in this process, which is quicker: exit code, output, sentences."""
-
-    def run(*words):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["fetchsgd", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_trains_and_tells(tmp_path):
@@ -162,7 +147,6 @@ WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys({packages}))  # so they cannot be imported
 sys.argv = ["fetchsgd", *{words}]
-from fetchsgd.cli import main
 main()
 """
 

@@ -38,7 +38,7 @@ def sweep(
     FILE.toml holds settings and [[sweep]] entries. Runs that have ended are skipped, runs that
     were interrupted are resumed.
     """
-    _sweep(read_sweep(file), out, jobs, changed)
+    _complain(run_all(read_sweep(file), out, jobs, changed))
 
 
 def demo(
@@ -52,11 +52,12 @@ def demo(
     content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
     planned = plan(content, "the demo")
     say(f"{len(planned)} runs on {content['task']['name']}, {jobs} at the same time")
-    _sweep(planned, out, jobs, changed)
+    _complain(run_all(planned, out, jobs, changed))
     make_report([out], out / "report.html")
 
 
-def _sweep(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> None:
+def run_all(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> list[Outcome]:
+    """The runs, with a line for each that ends."""
     ended: list[Outcome] = []
     columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -70,7 +71,7 @@ def _sweep(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> No
             bar.advance(task)
 
         run_sweep(planned, out, jobs, done, changed)
-    _complain(ended)
+    return ended
 
 
 def _complain(ended: list[Outcome]) -> None:

@@ -31,6 +31,8 @@ from fetchsgd.runs.setup import load_test_data, make_grid, make_method
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.vector import FlatModel
 
+Sizes = dict[int, list[int]]  # of the tensors of a task's model, by the task
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -70,16 +72,21 @@ def _why(one: Settings, other: Settings) -> str:
 def _check(named: dict[str, Settings], where: str) -> list[Planned]:
     """Everything that can be known to fail. Data is read, and a model made, once for each task."""
     made: Made = {}
-    known: dict[int, list[int]] = {}
+    known: Sizes = {}
     planned = []
     for name, given in named.items():
         try:
-            config = resolve(given, made=made)
-            _check_parts(config, _sizes(config, known))
+            planned.append(check_run(name, given, made, known))
         except UserError as error:
             raise UserError(f"{where}, run {name!r}: {error}") from error
-        planned.append(Planned(name, given, config.settings))
     return planned
+
+
+def check_run(name: str, given: Settings, made: Made, known: Sizes | None = None) -> Planned:
+    """One run; a UserError for what it would refuse. `made`, `known`: of runs before it."""
+    config = resolve(given, made=made)
+    _check_parts(config, _sizes(config, {} if known is None else known))
+    return Planned(name, given, config.settings)
 
 
 def _check_parts(config: Config, sizes: list[int]) -> None:
@@ -91,7 +98,7 @@ def _check_parts(config: Config, sizes: list[int]) -> None:
     load_test_data(config.task)
 
 
-def _sizes(config: Config, known: dict[int, list[int]]) -> list[int]:
+def _sizes(config: Config, known: Sizes) -> list[int]:
     """Of the tensors of the task's model; `known` holds those of tasks that were seen before."""
     task = config.task
     if id(task) not in known:
