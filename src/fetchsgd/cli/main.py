@@ -18,6 +18,7 @@ from fetchsgd.cli.lists import methods, tasks
 from fetchsgd.cli.output import complain
 from fetchsgd.cli.report import report
 from fetchsgd.cli.reproduce import reproduce
+from fetchsgd.cli.settings import settings
 from fetchsgd.cli.sweep import demo, sweep
 from fetchsgd.cli.theory import theory
 from fetchsgd.cli.train import train
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, sweep, report, reproduce, demo, tasks, methods, theory):
+for command in (train, sweep, report, reproduce, demo, settings, tasks, methods, theory):
     app.command(cls=PlainCommand)(command)
 
 

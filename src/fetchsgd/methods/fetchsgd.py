@@ -108,6 +108,10 @@ class FetchSGD:
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
+        if not 0 <= self.sketch_seed < 2**64:
+            raise ValueError(
+                f"method.sketch_seed must be from 0 to 2^64 - 1, got {self.sketch_seed}"
+            )
         if self.error_reset == "subtract" and self.rows == 1:
             warnings.warn(ONE_ROW, stacklevel=3)
         check_window(self.error, self.window, self.window_eps)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class RunFolder:
     task, metric, higher_is_better: what is trained and measured, so that a run can be read before
         it has ended. A task's own name may differ from the one in the settings, which says where
         the task is to be found.
+    comments: what settings mean, by their full names, for the reader of config.toml.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RunFolder:
         metric: str | None = None,
         higher_is_better: bool = True,
         task: str | None = None,
+        comments: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         try:
@@ -53,7 +56,7 @@ class RunFolder:
             raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
         if (path / CONFIG).exists() and not resume:
             raise UserError(f"{path} already holds a run; give --resume, or another --out")
-        write_atomically(path / CONFIG, write_toml(settings).encode())
+        write_atomically(path / CONFIG, write_toml(settings, comments).encode())
         if metric is not None:
             about = {
                 "task": task or settings["task"]["name"],

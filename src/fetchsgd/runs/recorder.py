@@ -23,6 +23,7 @@ from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, RunFolder
 from fetchsgd.runs.older import rewritten
 from fetchsgd.runs.settings import Config, changes
+from fetchsgd.runs.settings.reference import entries_of
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.runs.traffic import traffic
@@ -99,7 +100,10 @@ def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
         if changed:
             raise UserError(f"cannot resume {path}: {changed[0]}")
         settings = rewritten(settings, written)
-    return RunFolder(path, settings, resume, task.metric, task.higher_is_better, task.name)
+    comments = {name: str(entry) for name, entry in entries_of(settings).items()}
+    return RunFolder(
+        path, settings, resume, task.metric, task.higher_is_better, task.name, comments
+    )
 
 
 def unless_diverged(result: Line, folder: Path) -> Line:
