@@ -13,7 +13,7 @@ import pytest
 
 from fetchsgd.report.runs import find_runs
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 
 ROOT = Path(__file__).parents[1]
 

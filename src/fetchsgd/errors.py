@@ -6,4 +6,9 @@ class UserError(ValueError):
 
 
 class DivergedError(RuntimeError):
-    """The loss has blown up: exit code 3."""
+    """The loss has blown up: exit code 3.
+
+    result: what was measured until then, where the run was called for from Python.
+    """
+
+    result: object = None

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from fetchsgd.cli.output import complain, console, say
 from fetchsgd.cli.report import make_report
-from fetchsgd.simulate.sweep import Planned, plan, read_sweep
-from fetchsgd.simulate.sweep_jobs import Changed, Outcome, run_sweep
+from fetchsgd.simulation.sweep import Planned, plan, read_sweep
+from fetchsgd.simulation.sweep_jobs import Changed, Outcome, run_sweep
 
 Jobs = Annotated[
     int, typer.Option(min=1, help="How many runs at the same time; several GPUs take turns.")

@@ -11,13 +11,10 @@ from fetchsgd.cli.display import watching
 from fetchsgd.cli.output import console, say
 from fetchsgd.errors import UserError
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
-from fetchsgd.runs.budget import choose, parse_budget
-from fetchsgd.runs.older import going_on
-from fetchsgd.runs.settings import Config, merge, parse_assignments, parse_names, resolve
-from fetchsgd.runs.settings.presets import preset as find_preset
+from fetchsgd.runs.checkpoint import need_safetensors
+from fetchsgd.runs.settings import Config, merge
 from fetchsgd.runs.toml_files import Settings, read_toml
-from fetchsgd.simulate.run import Run
-from fetchsgd.vector import FlatModel
+from fetchsgd.simulation.prepare import Prepared, prepare
 
 Setting = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -61,35 +58,19 @@ def train(
     TASK is the name of a task, or your own function as package.module:function. FILE.toml holds
     settings, one section each for the task, the method and so on.
     """
-    given, assignments = _given(what, method, preset), settings or []
+    need_safetensors()
+    given = _given(what, method, preset)
     if resume and out is None:
         raise UserError("--resume needs --out: which run is to go on?")
-    if resume and out is not None:
-        given = going_on(merge(given, parse_names(assignments)), out)
-    config = resolve(given, assignments)
-    if budget is not None:
-        config = _within(budget, config, given, assignments)
-    run = Run(config)
-    folder = out or _fresh_folder(config)
-    _introduce(run, folder)
-    with watching(console, folder.name, config.task.metric) as watch:
+    prepared = prepare(
+        given, settings or [], preset=preset, budget=budget, resumed=out if resume else None
+    )
+    run = prepared.run
+    folder = out or _fresh_folder(run.config)
+    _introduce(prepared, folder)
+    with watching(console, folder.name, run.config.task.metric) as watch:
         result = run.execute(folder, resume, watch)
     _tell(result, folder)
-
-
-def _within(budget: str, config: Config, given: Settings, assignments: list[str]) -> Config:
-    """The same settings but for those that a budget decides."""
-    dim = FlatModel(config.task.model()).dim
-    bytes = parse_budget(budget, dim)
-    chosen = choose(config.method, dim, bytes, config.method_options.get("rows", 1))
-    names = [f"{section}.{key}={v}" for section, keys in chosen.items() for key, v in keys.items()]
-    own = merge(given, parse_assignments(assignments, config.settings))
-    for section, keys in chosen.items():
-        for key in keys:
-            if key in own.get(section, {}):
-                raise UserError(f"--budget chooses {section}.{key}: leave one of the two out")
-    say(f"budget of {bytes:,} bytes ({4 * dim / bytes:.3g}x): {', '.join(names)}")
-    return resolve(given, [*assignments, *names])
 
 
 def _given(what: str, method: str | None, preset: str | None) -> Settings:
@@ -98,8 +79,6 @@ def _given(what: str, method: str | None, preset: str | None) -> Settings:
         raise UserError(f"{what} is a sweep; use 'fetchsgd sweep {what} --out DIR'")
     if preset is not None and method is not None:
         raise UserError("--preset chooses the method: leave --method out, or the preset")
-    if preset is not None:
-        return merge(find_preset(preset), given)
     return merge(given, {"method": {"name": method}}) if method else given
 
 
@@ -119,15 +98,15 @@ def _fresh_folder(config: Config) -> Path:
             return folder
 
 
-def _introduce(run: Run, folder: Path) -> None:
-    setup = run.setup
+def _introduce(prepared: Prepared, folder: Path) -> None:
+    run, setup = prepared.run, prepared.run.setup
     say(
         f"{run.config.task.name}: {setup.sampler.num_clients:,} clients, "
         f"{setup.sampler.per_round} a round, {setup.rounds:,} rounds, "
         f"{setup.model.dim:,} weights, {run.config.method} on {run.device}"
     )
-    for note in run.method.notes:
-        say(f"note: {note}")
+    for note in prepared.notes:
+        say(note)
     say(f"run folder: {folder}")
 
 

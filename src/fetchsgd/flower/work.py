@@ -7,31 +7,16 @@ part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.client import Computed, Done, as_sent
 from fetchsgd.methods import Memory
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.runs.setup import Setup
-from fetchsgd.wire import Payload
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a client sends, what the server wants to know of it, and what the client remembers.
-
-    memory: with this round's vector in it, and nothing of it sent yet.
-    """
-
-    payload: Payload
-    examples: int
-    loss: float
-    memory: Memory | None
 
 
 def row_of(client: int, num_clients: int) -> int:
@@ -45,16 +30,10 @@ def row_of(client: int, num_clients: int) -> int:
     return client
 
 
-def work(
-    setup: Setup,
-    weights: Float32[Tensor, " dim"],
-    client: int,
-    round: int,
-    rate: float,
-    memory: Memory | None,
-    size: float = 0.0,
-) -> Done:
-    """Lines 7 and 8 of Algorithm 1."""
+def compute(
+    setup: Setup, weights: Float32[Tensor, " dim"], client: int, round: int, rate: float
+) -> Computed:
+    """Line 7 of Algorithm 1."""
     task, train = setup.config.task, setup.config.train
     own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
     seed = number(train.seed, "local", client)
@@ -64,7 +43,18 @@ def work(
     vectors, losses = setup.trainer.client_vectors(
         weights, cohort, setup.config.local, rate, generator, number(seed, "model", round)
     )
-    message = setup.method.message
-    memory = message.remember(vectors[0], memory)
-    payload = message.write(vectors[0], memory, client, round, setup.upload(round, size))
-    return Done(payload, int(own.sizes[0]), float(losses[0]), memory)
+    return Computed(vectors[0], int(own.sizes[0]), float(losses[0]))
+
+
+def work(
+    setup: Setup,
+    weights: Float32[Tensor, " dim"],
+    client: int,
+    round: int,
+    rate: float,
+    memory: Memory | None,
+    size: float = 0.0,
+) -> Done:
+    """Lines 7 and 8."""
+    computed = compute(setup, weights, client, round, rate)
+    return as_sent(setup, computed, client, round, memory, size)

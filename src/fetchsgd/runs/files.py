@@ -5,6 +5,7 @@
                             folders of older versions have none
     metrics.jsonl           one line per evaluation; a crash may cut off the last line
     result.json             when the run has ended
+    model.safetensors       the trained model, by the names of its own state_dict
     checkpoint.safetensors  what --resume continues from; in a federation also
                             checkpoint-earlier.safetensors, of an earlier round
 
@@ -30,6 +31,7 @@ ABOUT = "about.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
 CHECKPOINT = "checkpoint.safetensors"
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A run folder as a run writes it: started, logged to, finished, or continued with --resume.
 
-`files` says which files it holds and reads them. TensorBoard's events.* are beside them.
+`files` says which files it holds and reads them. TensorBoard's events.* are beside them. A run
+without a folder keeps its lines in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fetchsgd.runs.files import (
     CHECKPOINT,
     CONFIG,
     METRICS,
+    MODEL,
     RESULT,
     Fields,
     read_metrics,
@@ -28,6 +30,29 @@ from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.toml_files import Settings, write_toml
 
 Line = dict[str, Any]
+
+
+class NoFolder:
+    """Takes the place of a folder where a run leaves nothing on the disk."""
+
+    path = None
+    name = "run"
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+
+    @property
+    def last_line(self) -> Line | None:
+        return self.lines[-1] if self.lines else None
+
+    def log(self, line: Line) -> None:
+        self.lines.append(line)
+
+    def finish(self, result: Line) -> None:
+        """The result is returned to the caller, and kept nowhere else."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class RunFolder:
@@ -73,10 +98,19 @@ class RunFolder:
         return None if found is None else dict(found.values)
 
     @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def lines(self) -> list[Line]:
+        """All metrics so far."""
+        return [dict(line.values) for line in self._logged()]
+
+    @property
     def last_line(self) -> Line | None:
         """The newest metrics, if there are any."""
-        lines = self._logged()
-        return dict(lines[-1].values) if lines else None
+        lines = self.lines
+        return lines[-1] if lines else None
 
     def start(self, round: int) -> None:
         """Forget what was logged after the checkpoint from which the run continues."""
@@ -85,6 +119,7 @@ class RunFolder:
         write_atomically(self.path / METRICS, log.encode())
         if round == 0:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+            (self.path / MODEL).unlink(missing_ok=True)
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -118,6 +153,6 @@ class RunFolder:
 def forget(path: Path) -> None:
     """Remove what a run has left, so that another may take its place; the settings last."""
     with alone_in(path):
-        for pattern in (RESULT, METRICS, CHECKPOINT, ABOUT, "events.*", CONFIG):
+        for pattern in (RESULT, METRICS, CHECKPOINT, MODEL, ABOUT, "events.*", CONFIG):
             for file in path.glob(pattern):
                 file.unlink()

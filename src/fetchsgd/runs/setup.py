@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError
@@ -42,10 +42,7 @@ class Setup:
             # Matrix products as torch does convolutions by default: in TF32.
             torch.set_float32_matmul_precision("high")
         task, train = config.task, config.train
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number(train.seed, "weights"))
-            module = task.model()
-        self.model = FlatModel(module.to(self.device))
+        self.model = FlatModel(initial_model(task, train.seed).to(self.device))
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
@@ -123,6 +120,13 @@ class Setup:
         """Test inputs and targets, on the device."""
         test = load_test_data(self.config.task)
         return test.inputs.to(self.device), test.targets.to(self.device)
+
+
+def initial_model(task: Task, seed: int) -> nn.Module:
+    """The task's model with w^0, which follows from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number(seed, "weights"))
+        return task.model()
 
 
 def load_test_data(task: Task) -> HeldOut:

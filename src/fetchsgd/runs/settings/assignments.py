@@ -1,4 +1,7 @@
-"""`key=value` from a command line, and the sentences for keys that do not exist."""
+"""`key=value` from a command line, and the sentences for keys that do not exist.
+
+From Python a key comes with its value, as a pair.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,20 @@ from fetchsgd.runs.toml_files import Settings
 SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download")
 
 
-def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
+Assignment = str | tuple[str, Any]
+
+
+def parse_assignments(assignments: Iterable[Assignment], known: Settings) -> Settings:
     """`section.key=value`, or `key=value` for the first of SHORT_KEYS that has that key."""
     parsed: Settings = {}
     for text in assignments:
         name, value = _split(text)
         section, key = _locate(name, known)
-        parsed.setdefault(section, {})[key] = _parse_value(value)
+        parsed.setdefault(section, {})[key] = value
     return parsed
 
 
-def parse_names(assignments: Iterable[str]) -> Settings:
+def parse_names(assignments: Iterable[Assignment]) -> Settings:
     """Those that name the task or a part, on which it depends what the others may be."""
     places = {"task.name": ("task", "name")}
     for part in PARTS:
@@ -38,15 +44,17 @@ def parse_names(assignments: Iterable[str]) -> Settings:
         name, value = _split(text)
         if name in places:
             section, key = places[name]
-            parsed.setdefault(section, {})[key] = _parse_value(value)
+            parsed.setdefault(section, {})[key] = value
     return parsed
 
 
-def _split(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
+def _split(assignment: Assignment) -> tuple[str, Any]:
+    if not isinstance(assignment, str):
+        return assignment
+    name, separator, value = assignment.partition("=")
     if not separator:
-        raise UserError(f"--set {text!r} is not of the form key=value")
-    return name.strip(), value.strip()
+        raise UserError(f"--set {assignment!r} is not of the form key=value")
+    return name.strip(), _parse_value(value.strip())
 
 
 def _locate(name: str, known: Settings) -> tuple[str, str]:

@@ -9,7 +9,12 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.named import REQUIRED, did_you_mean
-from fetchsgd.runs.settings.assignments import parse_assignments, parse_names, refuse_unknown
+from fetchsgd.runs.settings.assignments import (
+    Assignment,
+    parse_assignments,
+    parse_names,
+    refuse_unknown,
+)
 from fetchsgd.runs.settings.parts import METHOD, PARTS, Chosen, Part, defaults_of
 from fetchsgd.runs.settings.ranges import check_ranges, require
 from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS, Config, TrainSettings
@@ -23,7 +28,7 @@ Made = dict[Any, Task]  # tasks by what makes them
 
 def resolve(
     given: Settings,
-    assignments: Iterable[str] = (),
+    assignments: Iterable[Assignment] = (),
     made: Made | None = None,
     clients: int = 0,
 ) -> Config:

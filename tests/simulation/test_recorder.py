@@ -8,7 +8,7 @@ import pytest
 from fetchsgd.errors import DivergedError
 from fetchsgd.runs.checkpoint import CheckpointWriter
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 METHODS = ["fetchsgd", "true_topk"]
 # 12 rounds, evaluated after 4, 8 and 12; some measurements lie between an evaluation and a stop.

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 COHORT = np.array([7, 2, 9, 4, 0])
 RUNS = [
@@ -84,7 +84,7 @@ def test_rounds_and_runs_draw_apart(method, sets):
 def test_chunks_of_a_cohort_draw_apart(monkeypatch):
     """A cohort of one client twice, in chunks of one client: two different losses."""
     run = make("local_topk")
-    monkeypatch.setattr("fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * run.setup.model.dim})
+    monkeypatch.setattr("fetchsgd.simulation.cohort.CHUNK_BYTES", {"cpu": 4 * run.setup.model.dim})
     twice = np.array([9, 9])
     at = run.setup.model.weights()
     both = run.cohort(at, twice, 0.1, 0, None).loss

@@ -5,7 +5,7 @@ import torch
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 DECAY = ("weight_decay=0.05", "epochs=4")
 

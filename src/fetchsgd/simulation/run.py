@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.diagnose import Diagnosed, diagnosed
+from fetchsgd.errors import DivergedError
 from fetchsgd.methods import Method
-from fetchsgd.runs.checkpoint import load_checkpoint
+from fetchsgd.runs.checkpoint import Checkpoint, load_checkpoint, need_safetensors
+from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.recorder import (
     Beside,
@@ -27,9 +30,21 @@ from fetchsgd.runs.recorder import (
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training, train_rounds
-from fetchsgd.simulate.cohort import CohortAtWork
+from fetchsgd.simulation.cohort import CohortAtWork
 
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended: its result, a line per evaluation, and where it came to.
+
+    training: None if the run diverged, or had ended before.
+    """
+
+    summary: Line
+    lines: list[Line]
+    training: Training | None
 
 
 class Run:
@@ -91,28 +106,43 @@ class Run:
         self, out: Path, resume: bool = False, watch: Watch | None = None
     ) -> dict[str, Any]:
         """Train to the end and return the result. Raises DivergedError after recording it."""
-        with alone_in(out):
-            return self._execute(out, resume, watch)
+        return self.complete(out, resume, watch).summary
 
-    def _execute(self, out: Path, resume: bool, watch: Watch | None) -> dict[str, Any]:
-        folder = open_folder(out, self.config, resume)
-        if resume and (done := folder.result) is not None:
-            return unless_diverged(done, out)
-        setup, training = self.setup, self.start()
-        found = None
-        if resume:
-            found = load_checkpoint(out, training, setup.grid.downloads(), self.device)
-        training = training if found is None else found.training
-        folder.start(training.round)
+    def complete(
+        self, out: Path | None = None, resume: bool = False, watch: Watch | None = None
+    ) -> Ended:
+        """The same with all that was measured, and in memory if there is no folder."""
+        if out is None:
+            return self._train(NoFolder(), None, watch)
+        need_safetensors()
+        with alone_in(out):
+            folder = open_folder(out, self.config, resume)
+            if resume and (done := folder.result) is not None:
+                return Ended(unless_diverged(done, out), folder.lines, None)
+            found = None
+            if resume:
+                downloads = self.setup.grid.downloads()
+                found = load_checkpoint(out, self.start(), downloads, self.device)
+            folder.start(0 if found is None else found.training.round)
+            return self._train(folder, found, watch)
+
+    def _train(
+        self, folder: RunFolder | NoFolder, found: Checkpoint | None, watch: Watch | None
+    ) -> Ended:
+        training = self.start() if found is None else found.training
         beside: dict[str, Beside] = {"diagnosis": self.diagnosis} if self.diagnosis else {}
         pace = Pace(LOOK_EVERY[self.device.type], self.config.train.checkpoint_every)
-        recorder = Recorder(setup, folder, self.evaluate, pace, watch, beside)
+        recorder = Recorder(self.setup, folder, self.evaluate, pace, watch, beside)
         if found is not None:
             recorder.resume(found)
         try:
             for now, merged in self.train(training):
                 recorder.after(now, merged)
                 training = now
-            return recorder.finish(training)
+            return Ended(recorder.finish(training), folder.lines, training)
+        except DivergedError as error:
+            assert recorder.result is not None
+            error.result = Ended(recorder.result, folder.lines, None)
+            raise
         finally:
             recorder.close()

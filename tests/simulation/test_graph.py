@@ -14,7 +14,7 @@ from waiting import nothing_waits
 from fetchsgd.clients import trainer as trainers
 from fetchsgd.clients.graphs import uncollected
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 
 def train(method, *sets, rounds=8, task="digits"):

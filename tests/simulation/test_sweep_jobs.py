@@ -9,8 +9,8 @@ import torch
 from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.settings import changes
 from fetchsgd.runs.toml_files import read_toml
-from fetchsgd.simulate.sweep import plan
-from fetchsgd.simulate.sweep_jobs import Changed, run_sweep, spread, visible_gpus
+from fetchsgd.simulation.sweep import plan
+from fetchsgd.simulation.sweep_jobs import Changed, run_sweep, spread, visible_gpus
 
 TESTS = Path(__file__).parents[1]
 

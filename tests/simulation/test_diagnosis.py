@@ -10,7 +10,7 @@ from fetchsgd.diagnose import QUANTITIES
 from fetchsgd.errors import UserError
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 
 def make(method="fetchsgd", *sets):

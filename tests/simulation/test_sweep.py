@@ -3,7 +3,7 @@
 import pytest
 
 from fetchsgd.errors import UserError
-from fetchsgd.simulate.sweep import plan
+from fetchsgd.simulation.sweep import plan
 
 BASE = {"task": {"name": "tinytask:tiny"}}
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from fetchsgd.errors import UserError
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
-from fetchsgd.simulate.sweep import plan
+from fetchsgd.simulation import Run
+from fetchsgd.simulation.sweep import plan
 
 PARTLY = {"task": {"name": "partlytrained:task"}}
 

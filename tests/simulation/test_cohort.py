@@ -10,7 +10,7 @@ from fetchsgd.methods import LocalTopK, Upload
 from fetchsgd.quantisers import Bits
 from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
 NAME = {"task": {"name": "tinytask:tiny"}}
@@ -94,7 +94,7 @@ def test_chunks_change_nothing(monkeypatch, method):
     weights = run.setup.model.weights()
     whole = run.cohort(weights, COHORT, 0.1, 0, None)
     monkeypatch.setattr(
-        "fetchsgd.simulate.cohort.CHUNK_BYTES", {"cpu": 4 * 2 * run.setup.model.dim}
+        "fetchsgd.simulation.cohort.CHUNK_BYTES", {"cpu": 4 * 2 * run.setup.model.dim}
     )
     parts = run.cohort(weights, COHORT, 0.1, 0, None)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-7)

@@ -7,7 +7,7 @@ import torch
 from fetchsgd.quantisers.levels import Rounding, quantise
 from fetchsgd.randomness import number
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 COHORT = np.array([7, 2, 9, 4, 0])
 METHODS = ["fetchsgd", "true_topk", "local_topk", "uncompressed", "fedavg"]

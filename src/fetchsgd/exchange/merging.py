@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from fetchsgd.flower.messages import Answer
-from fetchsgd.flower.rejections import Reason, RejectedError
+from fetchsgd.exchange.messages import Answer
+from fetchsgd.exchange.rejections import Reason, RejectedError
 from fetchsgd.methods import Message, Reply
 from fetchsgd.quantisers import Quantiser
 from fetchsgd.server.rounds import Merged

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fetchsgd.flower.merging import Expected, RunningMean, judge
-from fetchsgd.flower.messages import Answer
-from fetchsgd.flower.rejections import RejectedError
+from fetchsgd.exchange.merging import Expected, RunningMean, judge
+from fetchsgd.exchange.messages import Answer
+from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.work import row_of
 from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, Upload
 from fetchsgd.quantisers import Bits

@@ -18,7 +18,7 @@ from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.toml_files import read_toml
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 TESTS = str(Path(__file__).parents[1])
 METHODS = ["fetchsgd", "true_topk", "local_topk", "fedavg", "uncompressed"]

@@ -28,8 +28,8 @@ from fetchsgd.runs.folder import forget
 from fetchsgd.runs.older import going_on
 from fetchsgd.runs.settings import Made, changes, merge, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
-from fetchsgd.simulate.run import Run
-from fetchsgd.simulate.sweep import Planned
+from fetchsgd.simulation.run import Run
+from fetchsgd.simulation.sweep import Planned
 
 TOLD = 3  # changed settings that a sentence names
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import decode, encode
 
 ROUNDS = 8
