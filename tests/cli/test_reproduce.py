@@ -7,7 +7,7 @@ import pytest
 
 from fetchsgd.report.runs import load_run, write_results
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 
 
 @pytest.fixture(scope="module")

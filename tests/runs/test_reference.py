@@ -14,7 +14,7 @@ from fetchsgd.runs.settings.meanings import MEANINGS, Meaning, meaning_of
 from fetchsgd.runs.settings.reference import entries_of, look_up, reference
 from fetchsgd.runs.settings.sections import SECTIONS
 from fetchsgd.runs.settings.synonyms import SYNONYMS
-from fetchsgd.simulate.sweep import check_run
+from fetchsgd.simulation.sweep import check_run
 
 ROOT = Path(__file__).parents[2]
 TABLES = [table for section in SECTIONS for table in reference(section)]

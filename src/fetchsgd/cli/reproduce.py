@@ -20,8 +20,8 @@ from fetchsgd.report.reproduced import Compared, Verdict
 from fetchsgd.report.rows import Row, choose_rows, read_rows
 from fetchsgd.runs.files import read_result
 from fetchsgd.runs.settings import Made, merge
-from fetchsgd.simulate.sweep import Planned, check_run
-from fetchsgd.simulate.sweep_jobs import Changed
+from fetchsgd.simulation.sweep import Planned, check_run
+from fetchsgd.simulation.sweep_jobs import Changed
 
 
 def reproduce(
