@@ -21,6 +21,7 @@ from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tens
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
+from fetchsgd.runs.longer import is_longer, same_length
 from fetchsgd.runs.older import rewritten
 from fetchsgd.runs.settings import Config, changes
 from fetchsgd.runs.settings.reference import entries_of
@@ -97,7 +98,8 @@ def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
     task, settings = config.task, config.settings
     if resume and (path / CONFIG).exists():
         written = read_toml(path / CONFIG)
-        changed = changes(written, settings)
+        longer = is_longer(written, settings)
+        changed = changes(written, same_length(settings, written) if longer else settings)
         if changed:
             raise UserError(f"cannot resume {path}: {changed[0]}")
         settings = rewritten(settings, written)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 
 Settings = dict[str, dict[str, Any]]
 
@@ -28,7 +28,7 @@ def read_toml(path: Path) -> Settings:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise from_os(f"cannot read {path}", error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 

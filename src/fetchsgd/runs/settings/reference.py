@@ -71,14 +71,16 @@ def look_up(name: str) -> list[Table]:
         entries = tuple(entry for entry in table.entries if name in (entry.name, entry.key))
         found += [Table(table.title, entries)] if entries else []
     if not found:
-        hint = in_our_words(name) or did_you_mean(name, [*SECTIONS, *_names()])
+        hint = in_our_words(name) or _close(name)
         raise UserError(f"there is no section or setting {name!r}{hint}")
     return found
 
 
-def _names() -> set[str]:
+def _close(name: str) -> str:
     tables = (table for section in SECTIONS for table in reference(section))
-    return {name for table in tables for e in table.entries for name in (e.key, e.name)}
+    known = {known for table in tables for e in table.entries for known in (e.key, e.name)}
+    hint = did_you_mean(name, [*SECTIONS, *known])
+    return hint if "did you mean" in hint else f"; sections are {', '.join(SECTIONS)}"
 
 
 def reference(section: str) -> list[Table]:
@@ -120,7 +122,7 @@ def _choices(known: Any, form: str) -> str:
 
 
 def _of_task(name: str, function: Callable[..., Any]) -> Table:
-    hints = get_type_hints(function)
+    hints = _hints(function)
     entries = tuple(
         _entry("task", key, default, kind_of(hints.get(key, Any)), function)
         for key, default in task_options(function).items()
@@ -130,12 +132,20 @@ def _of_task(name: str, function: Callable[..., Any]) -> Table:
 
 def _of_part(part: Part, name: str) -> Table:
     kind = part.find(name)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     entries = tuple(
-        _entry(part.section, key, default, kind_of(hints[key]), kind)
+        _entry(part.section, key, default, kind_of(hints.get(key, Any)), kind)
         for key, default in part.options(name).items()
     )
     return Table(f"{part.setting} = {name!r}", entries)
+
+
+def _hints(owner: Callable[..., Any]) -> dict[str, Any]:
+    """Of a user's own part there may be none that can be read; that is no reason to fail here."""
+    try:
+        return get_type_hints(owner)
+    except (NameError, TypeError):
+        return {}
 
 
 def _entry(
