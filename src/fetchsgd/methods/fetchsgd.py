@@ -119,7 +119,11 @@ class FetchSGD:
         self._refuse_nonsense()
         block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
         kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
-        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        try:
+            sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        except ValueError as error:
+            named = str(error).startswith(("rows", "cols", "block"))
+            raise ValueError(f"method.{error}" if named else str(error)) from error
         object.__setattr__(self, "sketch", sketch)
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)

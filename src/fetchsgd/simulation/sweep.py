@@ -51,6 +51,8 @@ def read_sweep(path: Path) -> list[Planned]:
 def plan(content: dict[str, Any], where: str) -> list[Planned]:
     """The same from what such a file holds; `where` is its name in sentences."""
     entries = content.get("sweep")
+    if isinstance(entries, dict):
+        raise UserError(f"{where}: write [[sweep]] with two brackets, since there may be several")
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{where} has no [[sweep]] entries; for a single run use 'fetchsgd train'")
     base = {section: values for section, values in content.items() if section != "sweep"}
@@ -112,7 +114,7 @@ def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Setti
         raise UserError(f"{where}: sweep must be written as sections [[sweep]], got {entry!r}")
     for key, value in entry.items():
         if key.count(".") != 1:
-            raise UserError(f'{where}: write {key!r} in [[sweep]] as "section.key" in quotes')
+            raise UserError(_not_a_name(key, value, where))
         if value == []:
             raise UserError(f"{where}: {key} = [] in [[sweep]] makes no run; give it a value")
     lists = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
@@ -123,6 +125,13 @@ def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Setti
             section, name = key.split(".")
             given = merge(given, {section: {name: value}})
         yield _name(given, chosen), given
+
+
+def _not_a_name(key: str, value: Any, where: str) -> str:
+    """method.k without quotes is a table to TOML, and k alone has no section."""
+    inner = next(iter(value), "key") if isinstance(value, dict) else None
+    full = f"{key}.{inner}" if inner else f"section.{key}"
+    return f'{where}: write {key} in [[sweep]] as "{full}", in quotes'
 
 
 def _name(given: Settings, chosen: dict[str, Any]) -> str:
