@@ -54,7 +54,7 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
             "error: method.k must be from 1 to 75, got 100",
         ),
         (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
-        (["train", "tinytask:tiny", "--resume"], "error: --resume needs --out"),
+        (["train", "tinytask:tiny", "--resume"], "error: --resume needs the folder of a run"),
         (["train"], "Missing argument"),
         (["trian"], "No such command 'trian'"),
         (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),
