@@ -147,6 +147,7 @@ WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys({packages}))  # so they cannot be imported
 sys.argv = ["fetchsgd", *{words}]
+from fetchsgd.cli import main
 main()
 """
 
