@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fetchsgd.cli import main
 from fetchsgd.runs.lock import alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -28,20 +27,6 @@ def fetchsgd(*words, cwd=None):
         capture_output=True, text=True, cwd=cwd,
         env=ENVIRONMENT,
     )  # fmt: skip
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """The same in this process, which is quicker: exit code, output, sentences."""
-
-    def run(*words):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["fetchsgd", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_trains_and_tells(tmp_path):
@@ -70,7 +55,7 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
             "error: method.k must be from 1 to 75, got 100",
         ),
         (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
-        (["train", "tinytask:tiny", "--resume"], "error: --resume needs --out"),
+        (["train", "tinytask:tiny", "--resume"], "error: --resume needs the folder of a run"),
         (["train"], "Missing argument"),
         (["trian"], "No such command 'trian'"),
         (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),

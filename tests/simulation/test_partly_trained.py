@@ -57,7 +57,7 @@ def test_sweeps_and_budgets_count_what_is_trainable(tmp_path):
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     # Two bytes for each of 39 weights, which is too little for any table.
-    assert "--budget of 78 bytes does not hold a table" in ended.stderr
+    assert "--budget of 78 bytes cannot be met" in ended.stderr
 
 
 def test_a_model_with_running_statistics_is_refused_in_runs_and_sweeps():

@@ -27,7 +27,7 @@ def test_lists_make_every_combination():
         ({}, "has no .*sweep.* entries"),
         ({"sweep": []}, "has no .*sweep.* entries"),
         ({"sweep": [3]}, r"sweep must be written as sections \[\[sweep\]\], got 3"),
-        ({"sweep": [{"k": 5}]}, "write 'k' in .*sweep.* as \"section.key\" in quotes"),
+        ({"sweep": [{"k": 5}]}, 'write k in .*sweep.* as "section.k", in quotes'),
         ({"sweep": [{"method.k": []}]}, r"method.k = \[\] in \[\[sweep\]\] makes no run"),
         ({"sweep": [{"method.k": [5, 5]}]}, "two runs 'fetchsgd-k5'; they differ in nothing"),
         (

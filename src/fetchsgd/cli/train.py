@@ -8,13 +8,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fetchsgd.cli.display import watching
-from fetchsgd.cli.output import console, say
-from fetchsgd.errors import UserError
+from fetchsgd.cli.going_on import STOPPED, settings_of, what_is_left, where_it_stands
+from fetchsgd.cli.output import complain, console, say
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
 from fetchsgd.runs.checkpoint import need_safetensors
 from fetchsgd.runs.settings import Config, merge
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulation.prepare import Prepared, prepare
+from fetchsgd.tasks import TASKS
 
 Setting = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -25,7 +27,7 @@ Setting = Annotated[
 
 
 def train(
-    what: Annotated[str, typer.Argument(metavar="TASK|FILE.toml")],
+    what: Annotated[str, typer.Argument(metavar="TASK|FILE.toml|RUN")],
     method: Annotated[
         str | None,
         typer.Option(help="fetchsgd by default; your own class as package.module:Class."),
@@ -49,31 +51,57 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/TASK-METHOD-N by default.")
     ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            help="The same as --set train.epochs. With --resume it may be more than before, where "
+            "the learning rates of the rounds that are done would have been the same."
+        ),
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint in RUN, or in --out."),
     ] = False,
 ) -> None:
     """Train one model and leave a run folder.
 
     TASK is the name of a task, or your own function as package.module:function. FILE.toml holds
-    settings, one section each for the task, the method and so on.
+    settings, one section each for the task, the method and so on. RUN is a run folder, whose
+    settings are in it: 'fetchsgd train RUN --resume' goes on with it.
     """
     need_safetensors()
-    given = _given(what, method, preset)
+    assignments = settings or []
     if resume and out is None:
-        raise UserError("--resume needs --out: which run is to go on?")
+        if method or preset or budget:
+            raise UserError(
+                "a run goes on with its own settings: leave --method, --preset and --budget out"
+            )
+        out, given = Path(what), settings_of(Path(what), epochs)
+    else:
+        given = _given(what, method, preset)
+        assignments = [*assignments, *([] if epochs is None else [f"train.epochs={epochs}"])]
     prepared = prepare(
-        given, settings or [], preset=preset, budget=budget, resumed=out if resume else None
+        given, assignments, preset=preset, budget=budget, resumed=out if resume else None
     )
     run = prepared.run
     folder = out or _fresh_folder(run.config)
     _introduce(prepared, folder)
-    with watching(console, folder.name, run.config.task.metric) as watch:
-        result = run.execute(folder, resume, watch)
+    if resume:
+        say(where_it_stands(folder, run.setup.rounds))
+    try:
+        with watching(console, folder.name, run.config.task.metric) as watch:
+            result = run.execute(folder, resume, watch)
+    except KeyboardInterrupt as error:
+        complain(what_is_left(folder, run.setup.rounds))
+        raise typer.Exit(STOPPED) from error
     _tell(result, folder)
 
 
 def _given(what: str, method: str | None, preset: str | None) -> Settings:
+    if Path(what).is_dir() and what not in TASKS:
+        raise UserError(f"{what} is a folder; to go on with the run in it, add --resume")
+    if Path(what).is_file() and not what.endswith(".toml"):
+        raise UserError(f"{what} is a file, but the name of one with settings must end in .toml")
     given = read_toml(Path(what)) if what.endswith(".toml") else {"task": {"name": what}}
     if "sweep" in given:
         raise UserError(f"{what} is a sweep; use 'fetchsgd sweep {what} --out DIR'")
@@ -93,7 +121,7 @@ def _fresh_folder(config: Config) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
+            raise from_os(f"cannot create the run folder {folder}", error) from error
         else:
             return folder
 

@@ -116,6 +116,10 @@ class FetchSGD:
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
+        if not 0 <= self.sketch_seed < 2**64:
+            raise ValueError(
+                f"method.sketch_seed must be from 0 to 2^64 - 1, got {self.sketch_seed}"
+            )
         if self.error_reset == "subtract" and self.rows == 1:
             warnings.warn(ONE_ROW, stacklevel=3)
         check_window(self.error, self.window, self.window_eps)
@@ -123,7 +127,11 @@ class FetchSGD:
         self._refuse_nonsense()
         block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
         kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
-        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        try:
+            sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        except ValueError as error:
+            named = str(error).startswith(("rows", "cols", "block"))
+            raise ValueError(f"method.{error}" if named else str(error)) from error
         object.__setattr__(self, "sketch", sketch)
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)

@@ -41,7 +41,7 @@ class Bits:
     bits: Width = 32
 
     def __post_init__(self) -> None:
-        if self.bits not in WIDTHS:
+        if self.bits not in WIDTHS or not isinstance(self.bits, int):
             choices = ", ".join(map(str, WIDTHS))
             raise ValueError(f"bits must be one of {choices}, got {self.bits!r}")
 

@@ -109,6 +109,17 @@ def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
             yield f"{group}.{name}", part
 
 
+def saved_round(folder: Path) -> int | None:
+    """After how many rounds the checkpoint of a folder was saved; None if there is none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / FILE, "pt") as file:
+            return int(file.metadata()["round"])
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        return None
+
+
 def load_checkpoint(
     folder: Path, start: Training, downloads: Downloads, device: torch.device
 ) -> Checkpoint | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.runs.files import (
     ABOUT,
     CHECKPOINT,
@@ -60,6 +61,7 @@ class RunFolder:
     task, metric, higher_is_better: what is trained and measured, so that a run can be read before
         it has ended. A task's own name may differ from the one in the settings, which says where
         the task is to be found.
+    comments: what settings mean, by their full names, for the reader of config.toml.
     """
 
     def __init__(
@@ -70,15 +72,16 @@ class RunFolder:
         metric: str | None = None,
         higher_is_better: bool = True,
         task: str | None = None,
+        comments: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot create the run folder {path}: {error.strerror}") from error
+            raise from_os(f"cannot create the run folder {path}", error) from error
         if (path / CONFIG).exists() and not resume:
             raise UserError(f"{path} already holds a run; give --resume, or another --out")
-        write_atomically(path / CONFIG, write_toml(settings).encode())
+        write_atomically(path / CONFIG, write_toml(settings, comments).encode())
         if metric is not None:
             about = {
                 "task": task or settings["task"]["name"],
@@ -111,6 +114,7 @@ class RunFolder:
 
     def start(self, round: int) -> None:
         """Forget what was logged after the checkpoint from which the run continues."""
+        (self.path / RESULT).unlink(missing_ok=True)  # of a run that goes on for longer
         kept = [line for line in self._logged() if line.whole("round") <= round]
         log = "".join(f"{to_json(line.values)}\n" for line in kept)
         write_atomically(self.path / METRICS, log.encode())
@@ -131,7 +135,7 @@ class RunFolder:
             with (self.path / METRICS).open("a") as file:
                 file.write(to_json(line) + "\n")
         except OSError as error:
-            raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
+            raise from_os(f"cannot write to {self.path}", error) from error
         if self._events is not None:
             for key, value in line.items():
                 if key != "round" and isinstance(value, int | float) and math.isfinite(value):

@@ -21,8 +21,10 @@ from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tens
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
+from fetchsgd.runs.longer import is_longer, same_length
 from fetchsgd.runs.older import rewritten
 from fetchsgd.runs.settings import Config, changes
+from fetchsgd.runs.settings.reference import entries_of
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.runs.traffic import traffic
@@ -96,11 +98,15 @@ def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
     task, settings = config.task, config.settings
     if resume and (path / CONFIG).exists():
         written = read_toml(path / CONFIG)
-        changed = changes(written, settings)
+        longer = is_longer(written, settings)
+        changed = changes(written, same_length(settings, written) if longer else settings)
         if changed:
             raise UserError(f"cannot resume {path}: {changed[0]}")
         settings = rewritten(settings, written)
-    return RunFolder(path, settings, resume, task.metric, task.higher_is_better, task.name)
+    comments = {name: str(entry) for name, entry in entries_of(settings).items()}
+    return RunFolder(
+        path, settings, resume, task.metric, task.higher_is_better, task.name, comments
+    )
 
 
 def unless_diverged(result: Line, folder: Path) -> Line:

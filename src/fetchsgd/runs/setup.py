@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fetchsgd.clients.trainer import Trainer
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.methods import Memory, Method, Upload
 from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
@@ -139,8 +139,12 @@ def load_test_data(task: Task) -> HeldOut:
     """The test set, or a UserError for files that cannot be read."""
     try:
         return task.test_data
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(str(error)) from error
+    except OSError as error:
+        raise from_os(f"the test set of the task {task.name!r} cannot be read", error) from error
 
 
 def make_method(config: Config, dim: int) -> Method:

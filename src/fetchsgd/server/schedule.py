@@ -32,7 +32,11 @@ class Schedule:
 
     def rate(self, step: int, steps: int, baseline_epochs: float) -> float:
         """The rate of round `step` of `steps`, taken at the middle of the round."""
-        epoch = (step + 0.5) / steps * baseline_epochs
+        return self.at((step + 0.5) / steps, baseline_epochs)
+
+    def at(self, share: float, baseline_epochs: float) -> float:
+        """The rate when this share of a run is over."""
+        epoch = share * baseline_epochs
         corners = self._corners(baseline_epochs)
         for (left, low), (right, high) in pairwise(corners):
             if epoch <= right:

@@ -133,7 +133,8 @@ class Run:
         need_safetensors()
         with alone_in(out):
             folder = open_folder(out, self.config, resume)
-            if resume and (done := folder.result) is not None:
+            done = folder.result if resume else None
+            if done is not None and not self._goes_beyond(done):
                 return Ended(unless_diverged(done, out), folder.lines, None)
             found = None
             if resume:
@@ -141,6 +142,10 @@ class Run:
                 found = load_checkpoint(out, self.start(), downloads, self.device)
             folder.start(0 if found is None else found.training.round)
             return self._train(folder, found, watch)
+
+    def _goes_beyond(self, done: Line) -> bool:
+        """Whether there is more to train than a run that has finished."""
+        return done.get("status") == "finished" and done["rounds"] < self.setup.rounds
 
     def _train(
         self, folder: RunFolder | NoFolder, found: Checkpoint | None, watch: Watch | None

@@ -31,6 +31,8 @@ from fetchsgd.runs.setup import load_test_data, make_grid, make_method
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.vector import FlatModel
 
+Sizes = dict[int, list[int]]  # of the tensors of a task's model, by the task
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -49,6 +51,8 @@ def read_sweep(path: Path) -> list[Planned]:
 def plan(content: dict[str, Any], where: str) -> list[Planned]:
     """The same from what such a file holds; `where` is its name in sentences."""
     entries = content.get("sweep")
+    if isinstance(entries, dict):
+        raise UserError(f"{where}: write [[sweep]] with two brackets, since there may be several")
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{where} has no [[sweep]] entries; for a single run use 'fetchsgd train'")
     base = {section: values for section, values in content.items() if section != "sweep"}
@@ -70,16 +74,21 @@ def _why(one: Settings, other: Settings) -> str:
 def _check(named: dict[str, Settings], where: str) -> list[Planned]:
     """Everything that can be known to fail. Data is read, and a model made, once for each task."""
     made: Made = {}
-    known: dict[int, list[int]] = {}
+    known: Sizes = {}
     planned = []
     for name, given in named.items():
         try:
-            config = resolve(given, made=made)
-            _check_parts(config, _sizes(config, known))
+            planned.append(check_run(name, given, made, known))
         except UserError as error:
             raise UserError(f"{where}, run {name!r}: {error}") from error
-        planned.append(Planned(name, given, config.settings))
     return planned
+
+
+def check_run(name: str, given: Settings, made: Made, known: Sizes | None = None) -> Planned:
+    """One run; a UserError for what it would refuse. `made`, `known`: of runs before it."""
+    config = resolve(given, made=made)
+    _check_parts(config, _sizes(config, {} if known is None else known))
+    return Planned(name, given, config.settings)
 
 
 def _check_parts(config: Config, sizes: list[int]) -> None:
@@ -91,7 +100,7 @@ def _check_parts(config: Config, sizes: list[int]) -> None:
     load_test_data(config.task)
 
 
-def _sizes(config: Config, known: dict[int, list[int]]) -> list[int]:
+def _sizes(config: Config, known: Sizes) -> list[int]:
     """Of the tensors of the task's model; `known` holds those of tasks that were seen before."""
     task = config.task
     if id(task) not in known:
@@ -105,7 +114,7 @@ def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Setti
         raise UserError(f"{where}: sweep must be written as sections [[sweep]], got {entry!r}")
     for key, value in entry.items():
         if key.count(".") != 1:
-            raise UserError(f'{where}: write {key!r} in [[sweep]] as "section.key" in quotes')
+            raise UserError(_not_a_name(key, value, where))
         if value == []:
             raise UserError(f"{where}: {key} = [] in [[sweep]] makes no run; give it a value")
     lists = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
@@ -116,6 +125,13 @@ def _expand(base: Settings, entry: Any, where: str) -> Iterator[tuple[str, Setti
             section, name = key.split(".")
             given = merge(given, {section: {name: value}})
         yield _name(given, chosen), given
+
+
+def _not_a_name(key: str, value: Any, where: str) -> str:
+    """method.k without quotes is a table to TOML, and k alone has no section."""
+    inner = next(iter(value), "key") if isinstance(value, dict) else None
+    full = f"{key}.{inner}" if inner else f"section.{key}"
+    return f'{where}: write {key} in [[sweep]] as "{full}", in quotes'
 
 
 def _name(given: Settings, chosen: dict[str, Any]) -> str:

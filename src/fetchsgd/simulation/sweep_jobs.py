@@ -7,9 +7,11 @@ settings is never used silently: see `Changed`.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,19 +21,24 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import IO
 
 import torch
 
 from fetchsgd.errors import DivergedError, UserError
-from fetchsgd.runs.files import write_atomically
-from fetchsgd.runs.folder import forget
+from fetchsgd.runs.files import read_result, write_atomically
+from fetchsgd.runs.folder import Line, forget
 from fetchsgd.runs.older import going_on
+from fetchsgd.runs.recorder import Progress, Watch
 from fetchsgd.runs.settings import Made, changes, merge, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
 from fetchsgd.simulation.run import Run
 from fetchsgd.simulation.sweep import Planned
 
 TOLD = 3  # changed settings that a sentence names
+TELLS = "FETCHSGD_TELLS_PROGRESS"  # set for a process that says where it stands, for this one
+
+Seen = Callable[[str, Progress], None]  # where a run of that name stands
 
 
 class Changed(StrEnum):
@@ -49,6 +56,7 @@ class Outcome:
     name: str
     status: str
     message: str = ""
+    result: Line | None = None  # of a run that has finished, now or before
 
     @property
     def is_done(self) -> bool:
@@ -70,8 +78,9 @@ def run_sweep(
     jobs: int,
     done: Callable[[Outcome], None],
     changed: Changed = Changed.REFUSE,
+    seen: Seen | None = None,
 ) -> list[Outcome]:
-    """Run all; `done` is called with how each one ended."""
+    """Run all; `done` is called with how each one ended, and `seen` with where it stands."""
     waiting, outcomes = [], []
     for run in planned:
         job = _prepare(run, out / run.name, changed)
@@ -80,7 +89,9 @@ def run_sweep(
             done(job)
         else:
             waiting.append(job)
-    for outcome in _run_here(waiting) if jobs == 1 else _run_in_processes(waiting, jobs):
+    seen = seen or (lambda _name, _progress: None)
+    ended = _run_here(waiting, seen) if jobs == 1 else _run_in_processes(waiting, jobs, seen)
+    for outcome in ended:
         outcomes.append(outcome)
         done(outcome)
     return outcomes
@@ -99,7 +110,7 @@ def _prepare(run: Planned, folder: Path, changed: Changed) -> Job | Outcome:
             told += f" and {len(differing) - TOLD} more"
         return Outcome(run.name, "skipped" if changed is Changed.SKIP else "refused", told)
     if not differing and (folder / "result.json").exists():
-        return Outcome(run.name, "skipped")
+        return Outcome(run.name, "skipped", result=_result(folder))
     return Job(run, folder, again=bool(differing))
 
 
@@ -111,17 +122,23 @@ def _as_before(run: Planned, folder: Path) -> Planned:
     return replace(run, given=given, settings=merge(run.settings, {"method": given["method"]}))
 
 
-def _run_here(waiting: list[Job]) -> Iterator[Outcome]:
-    run = partial(_run, made={})
+def _result(folder: Path) -> Line | None:
+    found = read_result(folder)
+    return None if found is None else dict(found.values)
+
+
+def _run_here(waiting: list[Job], seen: Seen) -> Iterator[Outcome]:
+    run = partial(_run, made={}, seen=seen)
     for job in waiting:
         yield _attempt(job, run)
 
 
-def _run(job: Job, made: Made) -> Outcome:
+def _run(job: Job, made: Made, seen: Seen) -> Outcome:
     if job.again:
         forget(job.folder)
-    Run(resolve(job.run.given, made=made)).execute(job.folder, resume=True)
-    return Outcome(job.run.name, "finished")
+    run = Run(resolve(job.run.given, made=made))
+    result = run.execute(job.folder, resume=True, watch=partial(seen, job.run.name))
+    return Outcome(job.run.name, "finished", result=result)
 
 
 def _attempt(job: Job, run: Callable[[Job], Outcome]) -> Outcome:
@@ -137,11 +154,12 @@ def _attempt(job: Job, run: Callable[[Job], Outcome]) -> Outcome:
         return Outcome(job.run.name, "failed", f"{type(error).__name__}: {error}")
 
 
-def _run_in_processes(waiting: list[Job], jobs: int) -> Iterator[Outcome]:
+def _run_in_processes(waiting: list[Job], jobs: int, seen: Seen) -> Iterator[Outcome]:
     gpus: SimpleQueue[str | None] = SimpleQueue()
     for gpu in spread(visible_gpus(), jobs):
         gpus.put(gpu)
-    run = partial(_run_process, threads=max(torch.get_num_threads() // jobs, 1), gpus=gpus)
+    threads = max(torch.get_num_threads() // jobs, 1)
+    run = partial(_run_process, threads=threads, gpus=gpus, seen=seen)
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(_attempt, job, run) for job in waiting]
         try:
@@ -164,7 +182,7 @@ def spread(gpus: list[str], jobs: int) -> list[str | None]:
     return [gpus[job % len(gpus)] if len(gpus) > 1 else None for job in range(jobs)]
 
 
-def _run_process(job: Job, threads: int, gpus: SimpleQueue[str | None]) -> Outcome:
+def _run_process(job: Job, threads: int, gpus: SimpleQueue[str | None], seen: Seen) -> Outcome:
     """One `fetchsgd train` of its own, with its share of the cores and of the GPUs."""
     if job.again:
         forget(job.folder)
@@ -174,20 +192,31 @@ def _run_process(job: Job, threads: int, gpus: SimpleQueue[str | None]) -> Outco
     command = [sys.executable, "-m", "fetchsgd", "train", str(file), "--resume"]
     threads_of_its_own = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     try:
-        with _gpu_for(job, gpus) as gpu:
-            ended = subprocess.run(
-                [*command, "--out", str(job.folder)],
-                env=os.environ | threads_of_its_own | gpu,
-                capture_output=True,
-                text=True,
-            )
+        with _gpu_for(job, gpus) as gpu, tempfile.TemporaryFile("w+") as errors:
+            environment = os.environ | threads_of_its_own | gpu | {TELLS: "1"}
+            command += ["--out", str(job.folder)]
+            code = _follow(command, environment, errors, partial(seen, job.run.name))
+            errors.seek(0)
+            told = errors.read()
     finally:
         file.unlink(missing_ok=True)
-    if "Traceback" in ended.stderr:
-        print(ended.stderr, file=sys.stderr, flush=True)
-    last = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("error: ")
-    status = {0: "finished", 3: "diverged"}.get(ended.returncode, "failed")
-    return Outcome(job.run.name, status, last)
+    if "Traceback" in told:
+        print(told, file=sys.stderr, flush=True)
+    last = (told.strip().splitlines() or [""])[-1].removeprefix("error: ")
+    status = {0: "finished", 3: "diverged"}.get(code, "failed")
+    return Outcome(job.run.name, status, last, _result(job.folder) if code == 0 else None)
+
+
+def _follow(command: list[str], environment: dict[str, str], errors: IO[str], watch: Watch) -> int:
+    """The exit code of a process that says by lines of JSON where it stands."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                watch(Progress(**json.loads(line)))
+    return process.returncode
 
 
 @contextmanager

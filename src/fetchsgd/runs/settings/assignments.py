@@ -12,6 +12,7 @@ from typing import Any
 from fetchsgd.errors import UserError
 from fetchsgd.named import did_you_mean
 from fetchsgd.runs.settings.parts import PARTS
+from fetchsgd.runs.settings.synonyms import in_our_words
 from fetchsgd.runs.toml_files import Settings
 
 # So `epochs` is train.epochs.
@@ -67,7 +68,7 @@ def _locate(name: str, known: Settings) -> tuple[str, str]:
             return section, name
     keys = [key for values in known.values() for key in values]
     elsewhere = [hint for section in known if (hint := _elsewhere(section, name, known))]
-    hint = elsewhere[0] if elsewhere else did_you_mean(name, keys)
+    hint = elsewhere[0] if elsewhere else in_our_words(name) or did_you_mean(name, keys)
     raise UserError(f"there is no setting {name!r}{hint}")
 
 
@@ -83,7 +84,8 @@ def refuse_unknown(given: Settings, known: Settings) -> None:
     for section, values in given.items():
         for key in values:
             if key not in known[section]:
-                hint = _elsewhere(section, key, known) or did_you_mean(key, known[section])
+                hint = _elsewhere(section, key, known) or _in_another(section, key, known)
+                hint = hint or in_our_words(key) or did_you_mean(key, known[section])
                 raise UserError(f"there is no setting {section}.{key}{hint}")
 
 
@@ -94,3 +96,9 @@ def _elsewhere(section: str, key: str, known: Settings) -> str:
             hint = part.not_an_option(key, part.name_in(known))
             return f": {hint}" if hint else ""
     return ""
+
+
+def _in_another(section: str, key: str, known: Settings) -> str:
+    """The end of that sentence where the key stands in another section."""
+    others = [f"{other}.{key}" for other in SHORT_KEYS if other != section and key in known[other]]
+    return f"; did you mean {' or '.join(map(repr, others))}?" if others and key != "name" else ""
