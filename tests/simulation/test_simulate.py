@@ -161,7 +161,8 @@ def result_loss(result):
 
 
 def test_presets_and_budgets():
-    result = fs.simulate("tinytask:tiny", preset="messages", k=20)
+    result = fs.simulate("tinytask:tiny", preset="messages", k=20, local=fs.LocalWork(clip=1.0))
+    assert result.settings["local"]["clip"] == 1.0
     assert result.settings["method"]["name"] == "true_topk"
     result = fs.simulate("digits", "uncompressed", epochs=0.05, budget="20x")
     assert result.settings["upload"]["quantiser"] == "step"
