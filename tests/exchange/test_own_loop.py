@@ -223,3 +223,5 @@ def test_a_run_that_diverges_keeps_its_weights():
     with pytest.raises(fs.DivergedError, match="round 0 would make a weight infinite"):
         server.step()
     assert torch.equal(server.weights, plan.setup.origin)
+    with pytest.raises(fs.DivergedError):
+        server.request(0)
