@@ -198,6 +198,24 @@ def test_a_mean_over_clients_is_weighed_by_examples():
     torch.testing.assert_close(server.weights, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("method", "more"), METHODS, ids=str)
+def test_a_gpu_on_either_side_makes_no_difference(method, more):
+    """A server on a GPU with clients on a CPU, and the other way round."""
+    here = plan_for(method, grid="steps", **more)
+    there = plan_for(method, grid="steps", device="cuda", **more)
+    # Devices draw the same weights from a seed, so the digest may only differ by the device.
+    assert here.digest == there.digest
+    for at_server, at_client in ((here, there), (there, here)):
+        server, states = fs.Server(at_server), {}
+        for cohort in cohorts(3):
+            for client in map(int, cohort):
+                ask(server, at_client, client, states)
+            server.step()
+        assert server.model()[0].weight.device.type == "cpu"
+        assert server.weights.isfinite().all()
+
+
 def test_a_run_that_diverges_keeps_its_weights():
     plan = plan_for("uncompressed", schedule={"peak": 1e39})
     server = fs.Server(plan)
@@ -205,3 +223,5 @@ def test_a_run_that_diverges_keeps_its_weights():
     with pytest.raises(fs.DivergedError, match="round 0 would make a weight infinite"):
         server.step()
     assert torch.equal(server.weights, plan.setup.origin)
+    with pytest.raises(fs.DivergedError):
+        server.request(0)

@@ -71,6 +71,8 @@ TASKS = {
 def test_a_task_in_any_form_is_the_same_task(form, tmp_path):
     result = fs.simulate(TASKS[form], "uncompressed", epochs=1, folder=tmp_path / "run")
     assert result.value == fs.simulate("tinytask:tiny", "uncompressed", epochs=1).value
+    with pytest.raises(fs.UserError, match="already holds a run; give resume=True"):
+        fs.simulate(TASKS[form], "uncompressed", folder=tmp_path / "run")
     again = fs.simulate(TASKS[form], "uncompressed", epochs=1, folder=tmp_path / "run", resume=True)
     assert again.value == result.value
     assert torch.equal(weights(again.model), weights(result.model))
@@ -161,7 +163,8 @@ def result_loss(result):
 
 
 def test_presets_and_budgets():
-    result = fs.simulate("tinytask:tiny", preset="messages", k=20)
+    result = fs.simulate("tinytask:tiny", preset="messages", k=20, local=fs.LocalWork(clip=1.0))
+    assert result.settings["local"]["clip"] == 1.0
     assert result.settings["method"]["name"] == "true_topk"
     result = fs.simulate("digits", "uncompressed", epochs=0.05, budget="20x")
     assert result.settings["upload"]["quantiser"] == "step"
