@@ -15,7 +15,7 @@ from torch import nn
 
 import fetchsgd as fs
 
-CLIENTS, ROUNDS = 20, 40
+CLIENTS, ROUNDS = 20, 24
 
 
 def make_model() -> nn.Module:
@@ -36,16 +36,17 @@ def main() -> None:
         make_model,
         {"name": "fetchsgd", "k": 1000, "cols": 3000},
         rounds=ROUNDS,
-        schedule={"kind": "linear", "peak": 0.1},
+        schedule={"kind": "linear", "peak": 0.2},
         quantiser=fs.Bits(4),
         grid="steps",
     )
     server = fs.Server(plan)
     states: dict[int, fs.ClientState | None] = {}
+    asked = 0
     for round in range(ROUNDS):
         present = range(10) if round < ROUNDS // 2 else range(CLIENTS - 1)
         for client in [*present, CLIENTS - 1] if round == ROUNDS - 1 else present:
-            if (round, client) == (30, 3):
+            if (round, client) == (18, 3):
                 states[client] = None  # it has lost what it held, and says so
             request: bytes | None = server.request(client)
             while request is not None:
@@ -54,13 +55,14 @@ def main() -> None:
                 )
                 request = server.receive(reply)
         done = server.step()
-        if server.round % 10 == 0:
+        asked += len(done.clients)
+        if server.round % 6 == 0:
             print(f"round {server.round}: {len(done.clients)} clients, loss {done.loss:.3f}")
 
     with torch.no_grad():
         right = server.model()(images[:500]).argmax(dim=1) == labels[:500]
     up, down = server.traffic.messages
-    whole = 4 * plan.dim * sum(10 if t < 20 else 19 for t in range(ROUNDS))
+    whole = 4 * plan.dim * asked
     print(f"test accuracy {right.float().mean():.3f}")
     print(f"{whole / up:.1f}x less up and {whole / down:.1f}x less down than whole models")
 

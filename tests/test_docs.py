@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 
 from fetchsgd.report.runs import find_runs
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulation.run import Run
+from fetchsgd.tasks.digits import PRESET
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +58,33 @@ def test_the_map_of_contributing_names_every_file():
     assert named == files - {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("module", ["fetchsgd.vector", "fetchsgd.sketch.count_sketch"])
+DOCTESTED = [
+    "fetchsgd.vector",
+    "fetchsgd.sketch.count_sketch",
+    "fetchsgd.simulation.simulate",
+    "fetchsgd.runs.trained_model",
+    "fetchsgd.exchange.plan",
+    "fetchsgd.exchange.server",
+    "fetchsgd.exchange.client_update",
+    "fetchsgd.wire.codec",
+    "fetchsgd.methods.fetchsgd",
+    "fetchsgd.methods.fedavg",
+    "fetchsgd.methods.local_topk",
+    "fetchsgd.methods.true_topk",
+    "fetchsgd.methods.uncompressed",
+    "fetchsgd.quantisers.bits",
+    "fetchsgd.quantisers.step",
+    "fetchsgd.quantisers.shared_step",
+    "fetchsgd.quantisers.eden",
+    "fetchsgd.server.grids.floats",
+    "fetchsgd.server.grids.steps",
+    "fetchsgd.server.schedule",
+    "fetchsgd.server.sampling",
+    "fetchsgd.tasks.base",
+]
+
+
+@pytest.mark.parametrize("module", DOCTESTED)
 def test_examples_in_docstrings(module):
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
@@ -148,3 +176,17 @@ def test_links_in_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch):
+    """All of it, from top to bottom, as one program; on digits for a fraction of an epoch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESET["train"], "epochs", 0.3)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    names = {}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"docs/python.md, block {number}", "exec"), names)
+    assert names["again"].rounds == len(names["rounds"])
+    with torch.no_grad():
+        guesses = names["server"].model()(names["inputs"][500:]).argmax(dim=1)
+    assert (guesses == names["targets"][500:]).float().mean() > 0.6

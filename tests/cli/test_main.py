@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -197,6 +198,7 @@ def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):
         ("custom_task.py", 60),
         ("custom_method.py", 80),
         ("custom_quantiser.py", 100),
+        ("own_loop.py", 80),
     ],
 )
 def test_examples_are_short(file, most):
@@ -221,6 +223,12 @@ def test_the_sketch_example_finds_all_that_is_hidden():
 def test_algorithm1_by_hand_learns():
     done = example("algorithm1.py")
     assert float(done.stdout.strip().splitlines()[-1].split("accuracy ")[1].split(",")[0]) > 0.9
+
+
+def test_a_loop_of_ones_own_learns_with_clients_that_come_and_go(capsys):
+    runpy.run_path(str(ROOT / "examples/own_loop.py"), run_name="__main__")
+    accuracy = capsys.readouterr().out.split("test accuracy ")[1].split()[0]
+    assert float(accuracy) > 0.8
 
 
 def test_the_custom_task_of_the_examples_trains(tmp_path):

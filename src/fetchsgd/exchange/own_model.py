@@ -128,12 +128,11 @@ class OwnWork:
         parameters = [p for p in model.module.parameters() if p.requires_grad]
         mean = mean_loss(loss(model.module, to_device(batch, self.setup.device)), count)
         pieces = torch.autograd.grad(mean, parameters, allow_unused=True)
-        vector = torch.cat(
-            [
-                (torch.zeros_like(own) if piece is None else piece).flatten().float()
-                for piece, own in zip(pieces, parameters, strict=True)
-            ]
-        )
+        gradients = [
+            torch.zeros_like(own) if piece is None else piece
+            for piece, own in zip(pieces, parameters, strict=True)
+        ]
+        vector = torch.cat([gradient.flatten().float() for gradient in gradients])
         if decay := self.setup.trainer.weight_decay:
             vector.add_(weights, alpha=decay)
         return vector, float(mean.detach()), count

@@ -70,6 +70,7 @@ class Server:
         self.plan = plan
         self.lineage = secrets.token_hex(8)
         self._up = self._down = 0
+        self._has_diverged = False
         start = plan.setup.start()
         self._training = replace(start, ledger=start.ledger.for_clients(LEAST_ROOM))
         self._open_round()
@@ -123,6 +124,7 @@ class Server:
         """
         if isinstance(client, bool) or not isinstance(client, int) or client < 0:
             raise UserError(f"client must be a whole number of at least 0, got {client!r}")
+        self._refuse_if_diverged()
         self._make_room_for(client)
         if held is not None:
             self._dispatch.correct(client, self.lineage, held)
@@ -200,6 +202,7 @@ class Server:
             UserError: nobody has replied.
             DivergedError: a weight would no longer be finite; the server keeps those of before.
         """
+        self._refuse_if_diverged()
         if not len(self._mean):
             raise UserError(
                 f"no client has replied to round {self.round}: hand replies to server.receive "
@@ -212,18 +215,29 @@ class Server:
         step = rate if setup.server_rate is None else setup.server_rate
         after = after_round(self._training, merged, step, setup.method, setup.grid, setup.decay)
         if not bool(after.weights.isfinite().all()):
-            raise DivergedError(
-                f"round {self.round} would make a weight infinite; try a lower schedule.peak, a "
-                "wider sketch or a smaller k"
-            )
+            self._has_diverged = True
+            self._refuse_if_diverged()
         done = Stepped(self.round, self.replies, float(merged.loss), rate)
         self._training = after
         self._open_round()
         return done
 
+    def _refuse_if_diverged(self) -> None:
+        """The ledger knows of a version that there will never be."""
+        if self._has_diverged:
+            raise DivergedError(
+                f"round {self.round} would make a weight infinite; try a lower schedule.peak, a "
+                "wider sketch or a smaller k"
+            )
+
     def save(self, folder: str | Path) -> None:
-        """Into a file of that folder, atomically; replies to an open round are not saved."""
+        """Into a file of that folder, atomically; replies to an open round are not saved.
+
+        Save after a step, before requests leave: then no client ever holds a version that a server
+        which is loaded would make anew.
+        """
         need_safetensors()
+        self._refuse_if_diverged()
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         names = bytes.fromhex(self.lineage + self.plan.digest)

@@ -76,6 +76,14 @@ class FetchSGD:
     window_form: "overlapping", I sketches, or "histogram", O(log I / window_eps) of them.
     recovery: "top_k", or "threshold", as in theorem 2's proof: only what makes up at least tau of
         the error's norm, and of that the k largest.
+
+    >>> method = FetchSGD(dim=1000, k=1, cols=100, hash="fixed")
+    >>> gradient = torch.zeros(1000)
+    >>> gradient[500] = 4.0
+    >>> table = method.message.compress(gradient)  # what a client sends
+    >>> sent, state = method.step(table, method.init(torch.device("cpu")), rate=0.1)
+    >>> table.shape, len(sent.update)
+    (torch.Size([1, 100]), 1)
     """
 
     dim: int

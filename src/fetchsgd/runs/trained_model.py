@@ -61,7 +61,7 @@ def load_model(
     >>> from tempfile import TemporaryDirectory
     >>> import fetchsgd as fs
     >>> with TemporaryDirectory() as folder:
-    ...     result = fs.simulate("digits", "fetchsgd", epochs=0.1, folder=folder)
+    ...     result = fs.simulate("digits", "uncompressed", epochs=0.1, folder=folder)
     ...     again = fs.load_model(folder)
     >>> sum(weight.numel() for weight in again.parameters())
     85066

@@ -16,6 +16,10 @@ class Sampler:
 
     "epoch" goes through all clients in a new random order each epoch, as the paper's experiments
     do; the last cohort of an epoch may be smaller. "uniform" draws every cohort anew.
+
+    >>> sampler = Sampler(num_clients=6, per_round=3, how="epoch", seed=0)
+    >>> sorted([*sampler.cohort(0).tolist(), *sampler.cohort(1).tolist()])
+    [0, 1, 2, 3, 4, 5]
     """
 
     num_clients: int

@@ -19,6 +19,10 @@ class Schedule:
     triangular: from 0 to `peak` at `pivot` epochs, and back to 0 at the end.
     linear: from `peak` to 0. constant: `peak`.
     piecewise: straight lines between `points`, pairs of epoch and rate.
+
+    >>> schedule = Schedule("triangular", peak=0.4, pivot=1.0)
+    >>> [round(schedule.rate(step, steps=4, baseline_epochs=4.0), 3) for step in range(4)]
+    [0.2, 0.333, 0.2, 0.067]
     """
 
     kind: str = "triangular"

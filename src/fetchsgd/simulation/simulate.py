@@ -12,6 +12,7 @@ from torch import nn
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.extras import how_to_install
 from fetchsgd.named import in_memory
+from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.recorder import Progress, Watch
 from fetchsgd.runs.settings import as_settings
 from fetchsgd.runs.trained_model import load_model
@@ -65,8 +66,10 @@ def simulate(
         raise UserError("preset chooses the method: leave one of the two out")
     if resume and folder is None:
         raise UserError("resume=True needs folder: which run is to go on?")
-    written = as_settings(task, method, settings)
     path = None if folder is None else Path(folder)
+    if path is not None and not resume and (path / CONFIG).exists():
+        raise UserError(f"{path} already holds a run; give resume=True, or another folder")
+    written = as_settings(task, method, settings)
     with in_memory(written.objects):
         prepared = prepare(
             written.given,

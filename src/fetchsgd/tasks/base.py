@@ -26,6 +26,11 @@ class ClientData:
 
     lengths: how much of its last dimension each input uses, where the rest is padding that the
         model does not look at; batches are cut off behind the longest.
+
+    >>> owners = np.array([0, 1, 0, 2])  # the client of each example
+    >>> data = ClientData.from_groups(torch.randn(4, 5), torch.zeros(4), owners)
+    >>> data.num_clients, data.sizes.tolist()
+    (3, [2, 1, 1])
     """
 
     inputs: Tensor

@@ -75,6 +75,10 @@ def _task(task: Any, objects: dict[str, Any]) -> dict[str, Any]:
 def _section(section: str, value: Any, objects: dict[str, Any]) -> dict[str, Any]:
     if isinstance(value, KINDS_OF_SECTIONS.get(section, ())):
         value = vars(value)
+    elif is_dataclass(value):
+        for part in PARTS:
+            if part.section == section:
+                return _part(part, value, objects)
     if not isinstance(value, Mapping):
         raise UserError(
             f"{section} must be a dictionary of settings, such as {section}={{...}}, got {value!r}"
