@@ -95,8 +95,9 @@ class Compared:
                 "noise is"
             )
         metric = self.row.run.metric or ""
-        most = 1.0 if metric == "accuracy" else math.inf
-        low, high = (format_metric(min(end, most), metric) for end in (value.low, value.high))
+        least, most = (0.0, 1.0) if metric == "accuracy" else (-math.inf, math.inf)
+        ends = (min(max(end, least), most) for end in (value.low, value.high))
+        low, high = (format_metric(end, metric) for end in ends)
         expected = f"one more of {plural(value.seeds, 'seed')} would have {low} to {high}"
         if self.verdict is Verdict.WITHIN:
             return f"{Verdict.WITHIN}: {expected}"
