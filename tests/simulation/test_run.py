@@ -157,7 +157,7 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        UserError, match="No space left on device; what was there before is untouched"
+        UserError, match=r"what was there before is untouched\): No space left on device"
     ):
         run.execute(tmp_path / "run")
     monkeypatch.undo()

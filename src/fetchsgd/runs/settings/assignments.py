@@ -100,5 +100,6 @@ def _elsewhere(section: str, key: str, known: Settings) -> str:
 
 def _in_another(section: str, key: str, known: Settings) -> str:
     """The end of that sentence where the key stands in another section."""
-    others = [f"{other}.{key}" for other in SHORT_KEYS if other != section and key in known[other]]
+    sections = [other for other in SHORT_KEYS if other != section and other in known]
+    others = [f"{other}.{key}" for other in sections if key in known[other]]
     return f"; did you mean {' or '.join(map(repr, others))}?" if others and key != "name" else ""

@@ -79,6 +79,9 @@ MEANINGS: dict[str, Meaning] = {
         "two with the same 'sentences' are one client; or with the same 'listing' of them, in the "
         "same order, as in the paper"
     ),
+    "task.lora_rank": Meaning("rank of the adapters; 0 trains all weights instead", 0),
+    "task.lora_alpha": Meaning("how strong adapters are, times their rank; 0 is twice the rank", 0),
+    "task.lora_targets": Meaning("layers that get adapters: 'all-linear', or names with commas"),
     "task.test_dialogues": Meaning("dialogues of the test set that are used; 0 is all", 0),
     "task.sequences_per_client": Meaning(
         "the most of a role that is used, of 80 characters each; 0 is everything, else at least 2",
