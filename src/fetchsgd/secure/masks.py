@@ -19,7 +19,7 @@ from numpy import ndarray
 from fetchsgd.secure import planes
 from fetchsgd.secure.secret import Secret
 
-PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 17
 _AT_ONCE = 64  # streams that are open together
 
 
