@@ -252,7 +252,8 @@ def test_too_few_signatures():
 
 def seal(kind, number, terms, *body, by=None):
     message = frame(kind, number, terms, *body)
-    return message + sign(message, terms, identity(number if by is None else by))
+    digest = hashlib.sha256(message).digest()
+    return message + sign(digest, terms, identity(number if by is None else by))
 
 
 def test_what_the_server_refuses():

@@ -9,7 +9,7 @@ from fetchsgd.secure import planes
 from fetchsgd.secure.masks import add_masks, keystream
 from fetchsgd.secure.secret import Secret
 
-SIZES = st.integers(1, 1300)
+SIZES = st.one_of(st.integers(1, 1300), st.integers(4090, 13_000))
 BITS = st.integers(planes.LEAST_BITS, planes.MOST_BITS)
 
 
@@ -21,9 +21,9 @@ def place(cell, bit, cells, bits):
     """Of a bit in the packed words, from the text of planes.py."""
     group, within = divmod(cell, 64)
     groups = -(-cells // 64)
-    block, lane = divmod(group, 8)
-    width = min(8, groups - 8 * block)
-    return block * 8 * bits + bit * width + lane, within
+    block, lane = divmod(group, 64)
+    width = min(64, groups - 64 * block)
+    return block * 64 * bits + bit * width + lane, within
 
 
 @given(SIZES, BITS, st.integers(0, 99))

@@ -135,8 +135,9 @@ class Client:
     def _seal(self, kind: Kind, terms: Terms, *body: bytes | memoryview) -> bytes:
         """Sign a message, unless another one was signed in its place."""
         message = frame(kind, self.number, terms, *body)
-        self.journal.claim(terms, kind, hashlib.sha256(message).digest())
-        return message + sign(message, terms, self.identity)
+        digest = hashlib.sha256(message).digest()
+        self.journal.claim(terms, kind, digest)
+        return message + sign(digest, terms, self.identity)
 
     def _advert(self, state: ClientState, terms: Terms) -> Advert:
         own = OwnKeys.derive(state.seed, terms, self.number)
@@ -146,7 +147,8 @@ class Client:
             own.share.public_key().public_bytes_raw(),
             keys.commitment(own.self_mask, terms, self.number),
         )
-        return replace(advert, signature=sign(advert.signed(terms), terms, self.identity))
+        digest = hashlib.sha256(advert.signed(terms)).digest()
+        return replace(advert, signature=sign(digest, terms, self.identity))
 
     def _roster(
         self, state: ClientState, terms: Terms, roster: bytes, known: bool = True

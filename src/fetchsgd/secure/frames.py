@@ -55,20 +55,23 @@ def frame(kind: Kind, client: int, terms: Terms, *body: bytes | memoryview) -> b
     return b"".join((_HEADER.pack(MAGIC, VERSION, kind, 0, client, terms.tag), *body))
 
 
-def sign(message: bytes, terms: Terms, identity: Ed25519PrivateKey) -> bytes:
-    return identity.sign(_statement(message, terms))
+def sign(digest: bytes, terms: Terms, identity: Ed25519PrivateKey) -> bytes:
+    """The signature for a message of this SHA-256."""
+    return identity.sign(_statement(digest, terms))
 
 
 def is_signed(message: bytes | memoryview, signature: bytes, terms: Terms, key: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, _statement(message, terms))
+        Ed25519PublicKey.from_public_bytes(key).verify(
+            signature, _statement(hashlib.sha256(message).digest(), terms)
+        )
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _statement(message: bytes | memoryview, terms: Terms) -> bytes:
-    return b"fetchsgd secure signature" + terms.digest + hashlib.sha256(message).digest()
+def _statement(digest: bytes, terms: Terms) -> bytes:
+    return b"fetchsgd secure signature" + terms.digest + digest
 
 
 def read_header(message: bytes) -> tuple[Kind, int, bytes]:

@@ -5,53 +5,40 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-_1 = np.uint64(1)
-_LANES = 8
 _0 = np.uint64(0)
+_1 = np.uint64(1)
+_LANES = 64
 
 
 @njit(nogil=True, cache=True)
 def add(total, other, bits):
     """Add `other` to `total`, cell by cell."""
     carry = np.zeros(_LANES, dtype=np.uint64)
-    block = _LANES * bits
-    whole = total.size // block * block
-    for first in range(0, whole, block):
+    for first in range(0, total.size, _LANES * bits):
+        width = min(_LANES, (total.size - first) // bits)
         carry[:] = _0
-        for plane in range(first, first + block, _LANES):
-            for lane in range(_LANES):
-                a, b, c = total[plane + lane], other[plane + lane], carry[lane]
-                total[plane + lane] = a ^ b ^ c
-                carry[lane] = (a & b) | (c & (a ^ b))
-    width = (total.size - whole) // bits
-    for lane in range(width):
-        c = _0
-        for at in range(whole + lane, total.size, width):
-            a, b = total[at], other[at]
-            total[at] = a ^ b ^ c
-            c = (a & b) | (c & (a ^ b))
+        for plane in range(first, first + width * bits, width):
+            # Slices begin at zero, which is what lets the compiler use vector registers.
+            a, b = total[plane : plane + width], other[plane : plane + width]
+            for lane in range(width):
+                x, y, c = a[lane], b[lane], carry[lane]
+                a[lane] = x ^ y ^ c
+                carry[lane] = (x & y) | (c & (x ^ y))
 
 
 @njit(nogil=True, cache=True)
 def subtract(total, other, bits):
     """Subtract `other` from `total`, cell by cell."""
     borrow = np.zeros(_LANES, dtype=np.uint64)
-    block = _LANES * bits
-    whole = total.size // block * block
-    for first in range(0, whole, block):
+    for first in range(0, total.size, _LANES * bits):
+        width = min(_LANES, (total.size - first) // bits)
         borrow[:] = _0
-        for plane in range(first, first + block, _LANES):
-            for lane in range(_LANES):
-                a, b, c = total[plane + lane], other[plane + lane], borrow[lane]
-                total[plane + lane] = a ^ b ^ c
-                borrow[lane] = (~a & b) | (c & ~(a ^ b))
-    width = (total.size - whole) // bits
-    for lane in range(width):
-        c = _0
-        for at in range(whole + lane, total.size, width):
-            a, b = total[at], other[at]
-            total[at] = a ^ b ^ c
-            c = (~a & b) | (c & ~(a ^ b))
+        for plane in range(first, first + width * bits, width):
+            a, b = total[plane : plane + width], other[plane : plane + width]
+            for lane in range(width):
+                x, y, c = a[lane], b[lane], borrow[lane]
+                a[lane] = x ^ y ^ c
+                borrow[lane] = (~x & y) | (c & ~(x ^ y))
 
 
 @njit(nogil=True, cache=True)

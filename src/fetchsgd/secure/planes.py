@@ -3,10 +3,9 @@
 64 cells are b words of 64 bits: word j holds bit j of each of them. So a sum modulo 2^b is a chain
 of b additions of single bits, each for 64 cells at once and, in vector registers, for 512: the same
 few instructions for every b, with no bit unused and no cell that crosses a word. Groups of 64 cells
-stand in blocks of eight, plane by plane, as a register holds them; the last block is as wide as it
-must be.
+stand in blocks of 64, plane by plane; the last block is as narrow as it can be.
 
-    word(block, plane, group) = block * 8 * bits + plane * width(block) + group
+    word(block, plane, group) = block * 64 * bits + plane * width(block) + group
 
 Cells beyond the last are zero before masks are added, and ignored after.
 """
@@ -19,7 +18,7 @@ from numpy import ndarray
 
 LEAST_BITS, MOST_BITS = 4, 32
 GROUP = 64  # cells
-LANES = 8  # groups in a block
+LANES = 64  # groups in a block
 
 
 def num_words(cells: int, bits: int) -> int:
