@@ -5,8 +5,8 @@
 
 Clients and server are the real state machines, all in this process, one after another, on one
 thread. One client in twenty drops out after it has shared its secrets, which costs the server the
-most. Every sum is compared with the true one. 1,000 clients are measured with a million cells alone:
-it is the clients, one after another, that take long.
+most. Every sum is compared with the true one. 1,000 clients are measured with a million cells
+alone: it is the clients, one after another, that take long.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fetchsgd.secure.messages import Advert, Request, read_advert, write_invitat
 from fetchsgd.secure.rosters import RosterWriter, make_graph
 from fetchsgd.secure.sizes import ADVERT_BYTES
 
-TERMS = terms_of(7, colluding=0.15, dropping=0.3)
+TERMS = terms_of(7, colluding=1 / 7, dropping=0.3)
 SPARSE = terms_of(40, colluding=0.05, dropping=0.1)
 EVERYONE = frozenset(range(7))
 
@@ -101,7 +101,7 @@ def test_keys_that_are_swapped():
 
 
 def test_adverts_of_another_round():
-    found, other = at(1), at(1, terms_of(7, colluding=0.15, dropping=0.3, round=2))
+    found, other = at(1), at(1, terms_of(7, colluding=1 / 7, dropping=0.3, round=2))
     mixed = {**adverts_of(found), 4: adverts_of(other)[4]}
     refused(found, 1, 0, roster_of(TERMS, mixed, 0), "advert of client 4 is not signed")
     refused(found, 1, 0, other.messages[0], "another round")

@@ -63,17 +63,17 @@ def parameters(
 ) -> Parameters:
     """The smallest degree that will do, and the smallest threshold that goes with it.
 
-    `colluding` and `dropping` are fractions of the cohort's `clients`, of whom `advertised` have
-    sent keys: those who have not are the first that dropped out.
+    `colluding` and `dropping` are fractions of the cohort's `clients`, rounded up and down, of whom
+    `advertised` have sent keys: those who have not are the first that dropped out.
     """
     for name, value in (("colluding", colluding), ("dropping", dropping)):
         if not 0 <= value < 1:
             raise UserError(f"{name} is {value}; it must be a fraction from 0 up to 1")
     here = clients if advertised is None else advertised
-    least = max(2, clients - _whole(dropping * clients))
+    least = max(2, clients - at_most(dropping * clients))
     if here < least:
         raise UserError(f"{here} of {clients} clients are there, but at least {least} must be")
-    return search(here, _whole(colluding * clients), least, security_bits, failure_bits)
+    return search(here, at_least(colluding * clients), least, security_bits, failure_bits)
 
 
 @lru_cache(maxsize=256)
@@ -168,5 +168,11 @@ def _all(clients: int, log_one: float) -> float:
     return min(0.0, math.log2(clients) + log_one) if clients > 0 else -math.inf
 
 
-def _whole(number: float) -> int:
+def at_least(number: float) -> int:
+    """Rounded up, as those who collude are."""
+    return math.ceil(number - 1e-9)
+
+
+def at_most(number: float) -> int:
+    """Rounded down, as those who may be missing are."""
     return math.floor(number + 1e-9)

@@ -14,7 +14,7 @@ from functools import cached_property
 from fetchsgd.errors import UserError
 from fetchsgd.secure import planes
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.parameters import Parameters, parameters, search
+from fetchsgd.secure.parameters import Parameters, at_least, at_most, parameters, search
 
 VERSION = 1
 RUN_BYTES = 16
@@ -161,12 +161,12 @@ class Policy:
             raise RefusedError(
                 f"{terms.security_bits} bits of security are fewer than {self.security_bits}"
             )
-        if terms.colluding < int(self.colluding * count + 1e-9):
+        if terms.colluding < at_least(self.colluding * count):
             raise RefusedError(
                 f"the terms allow for {terms.colluding} colluding clients of {count}, which is"
                 f" less than a fraction of {self.colluding}"
             )
-        if terms.least < count - int(self.dropping * count + 1e-9):
+        if terms.least < count - at_most(self.dropping * count):
             raise RefusedError(
                 f"the terms reveal sums of {terms.least} clients of {count}, which is more"
                 f" dropping out than a fraction of {self.dropping}"
