@@ -191,10 +191,13 @@ def test_a_second_list_of_survivors():
 
 def asking(found, number, **changes):
     around = found.server.graph.neighbours(number)
-    signed = {n: found.server._signatures[n] for n in around if n in found.server._signatures}
-    seeds = frozenset(around) & found.server._survivors
-    dropped = frozenset(found.server._sealed) - seeds - {number}
-    request = replace(Request(seeds, dropped, signed), **changes)
+    server = found.server
+    signed = {n: server._signatures[n] for n in around if n in server._signatures}
+    survived = {n: server._pledges[n] for n in around if n in server._pledges}
+    dropped = frozenset(server._sealed) - survived.keys() - {number}
+    if "seeds" in changes:
+        changes["pledges"] = {n: server._pledges.get(n, bytes(64)) for n in changes.pop("seeds")}
+    request = replace(Request(survived, dropped, signed), **changes)
     return write_request(request, found.terms, number, around)
 
 
@@ -241,6 +244,40 @@ def test_signatures_under_other_survivors():
         signed = {n: found.server._signatures[n] for n in like_minded}
         request = asking(found, number, seeds=seeds, keys=EVERYONE - told, signatures=signed)
         refused(found, 4, number, request, "2 neighbours have signed the same survivors, but")
+
+
+def test_a_survivor_that_has_masked_with_others():
+    """The server told client 3 that clients 1 and 2 had not shared their secrets.
+
+    Client 3 has no masks in common with them; so they do not help to take its self-mask away.
+    """
+    found = at(2)
+    without = EVERYONE - {1, 2}
+    body = bytearray(found.messages[3][HEADER_BYTES:])
+    body[0] = members.to_bits(without, TERMS.cohort)[0]
+    body[1 + 80 : 1 + 3 * 80] = bytes(160)  # neighbours of client 3 are 0, 1, 2, 4, 5, 6
+    lie = frame(Kind.DELIVERY, 3, TERMS, bytes(body))
+    pledge = found.answer(2, 3, lie)[HEADER_BYTES : HEADER_BYTES + SIGNATURE_BYTES]
+    other = at(4)
+    pledges = {n: other.server._pledges[n] for n in range(7) if n != 1}
+    refused(
+        other, 4, 1, asking(other, 1, pledges={**pledges, 3: pledge}), "client 3 has not pledged"
+    )
+    assert asking(other, 1, pledges=pledges) == other.messages[1]
+
+
+def test_deliveries():
+    found = at(2, drops={6: 0})
+    body = found.messages[0][HEADER_BYTES:]
+    for who in (EVERYONE, EVERYONE - {0, 6}):
+        bits = members.to_bits(who, TERMS.cohort)
+        message = frame(Kind.DELIVERY, 0, TERMS, bits, body[1:])
+        refused(found, 2, 0, message, "others than those who can have shared")
+    bits = members.to_bits(frozenset({0, 1, 2}), TERMS.cohort)
+    message = frame(Kind.DELIVERY, 0, TERMS, bits, body[1:])
+    refused(found, 2, 0, message, "has something of client 3, whom it leaves out")
+    message = frame(Kind.DELIVERY, 0, TERMS, bits, body[1:161], bytes(len(body) - 161))
+    refused(found, 2, 0, message, "only 2 of the neighbours have shared")
 
 
 def test_too_few_signatures():
@@ -303,7 +340,8 @@ def test_a_client_that_dropped_out_does_not_come_back():
     late = found.answer(1, 6, found.sent[[s[:3] for s in found.sent].index((1, "down", 6))][3])
     with pytest.raises(RefusedError, match="masked was expected, and shares"):
         found.server.receive(late)
-    delivery = frame(Kind.DELIVERY, 6, TERMS, found.messages[0][HEADER_BYTES:])
+    bits = members.to_bits(EVERYONE, TERMS.cohort)
+    delivery = frame(Kind.DELIVERY, 6, TERMS, bits, found.messages[0][HEADER_BYTES + 1 :])
     answer = found.answer(2, 6, delivery)
     with pytest.raises(RefusedError, match="client 6 has dropped out"):
         found.server.receive(answer)
@@ -350,7 +388,7 @@ def test_a_client_that_masks_with_others_than_it_was_told():
         if (phase, number) != (2, 0):
             return [message]
         body = bytearray(message[HEADER_BYTES:])
-        body[0] ^= 1  # client 1 has not shared its secrets
+        body[0] ^= 2  # client 1 has not shared its secrets
         body[1 : 1 + 80] = bytes(80)
         return [message[:HEADER_BYTES] + bytes(body)]
 

@@ -15,10 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fetchsgd.secure import Client, Phase, Secret, Server, Terms
+from fetchsgd.secure import Client, Phase, Secret, Server, Terms, parameters
 from fetchsgd.secure.frames import Kind, read_header
 
-PATH = Path(__file__).parents[2] / "docs" / "secure.md"
+ROOT = Path(__file__).parents[2]
+PATH = ROOT / "docs" / "secure.md"
+PRIVACY = ROOT / "docs" / "privacy.md"
 COHORT = (1, 4, 6, 9)
 
 
@@ -84,7 +86,7 @@ VECTORS = {
 
 
 def test_the_page_has_the_messages_that_are_sent():
-    assert list(VECTORS) == [str(kind) for kind in Kind]
+    assert list(VECTORS) == [str(kind) for kind in Kind if kind is not Kind.PLEDGE]
     assert PAGE.endswith(written())
 
 
@@ -116,8 +118,7 @@ def cells_in(words):
 
 def test_the_masked_vector_is_what_the_page_says():
     body = VECTORS["masked"][28:-64]
-    assert body[0] == 7  # all have shared their secrets
-    total, *words = struct.unpack("<5Q", body[1:])
+    total, *words = struct.unpack("<5Q", body[64:])
     cells = cells_in(words)
     own = X25519PrivateKey.from_private_bytes(private(4, b"mask key"))
     assert own.public_key().public_bytes_raw() == VECTORS["advert"][28:60]
@@ -140,6 +141,13 @@ def test_the_signatures_are_what_the_page_says():
         message = VECTORS[name]
         text = b"fetchsgd secure signature" + T + digest(message[:-64])
         assert key.sign(text) == message[-64:]
+    roster = VECTORS["shares"][28:60]
+    everyone = VECTORS["delivery"][28:29]
+    assert everyone == b"\x0f"
+    pledge = b"FSGA\x01\x0b\0\0" + struct.pack("<I", 4) + T[:16]
+    pledge += digest(b"fetchsgd secure shared" + roster + everyone)
+    text = b"fetchsgd secure signature" + T + digest(pledge)
+    assert key.sign(text) == VECTORS["masked"][28:92]
 
 
 def test_the_sum_is_that_of_the_survivors():
@@ -147,5 +155,56 @@ def test_the_sum_is_that_of_the_survivors():
     assert found == {"cells": [3, 14, 13], "totals": [1400], "clients": [1, 4, 9]}
 
 
+def parameter_table():
+    lines = ["| clients | colluding | dropping | security bits | degree | threshold | group |"]
+    lines.append("|" + "---|" * 7)
+    for clients in (10, 100, 1000, 10_000):
+        for colluding, dropping, bits in (
+            (0.05, 0.05, 40), (0.1, 0.1, 40), (0.1, 0.1, 80), (0.2, 0.1, 40)
+        ):  # fmt: skip
+            found = parameters(clients, colluding, dropping, bits)
+            group = "all" if found.complete else found.degree - found.threshold + 2
+            values = (f"{clients:,}", colluding, dropping, bits, found.degree, found.threshold)
+            lines.append("| " + " | ".join(str(value) for value in (*values, group)) + " |")
+    return "\n".join(lines)
+
+
+def cost_table():
+    page = json.loads((ROOT / "benchmarks/results/secure-cpu.json").read_text())
+    lines = ["| clients | cells | degree | a client | the server | up | of it the vector | down |"]
+    lines.append("|" + "---|" * 8)
+    for row in page["rounds"]:
+        phases = row["phases"].values()
+        up, down = (sum(phase[way] for phase in phases) / row["clients"] for way in ("up", "down"))
+        vector = row["cells"] * row["bits"] / 8 * (1 - row["dropouts"] / row["clients"])
+        values = (
+            f"{row['clients']:,}", f"{row['cells']:,}", str(row["degree"]),
+            f"{1e3 * row['client_s']:.0f} ms", f"{row['server_s']:.2f} s",
+            f"{up / 1e3:,.1f} kB", f"{100 * vector / up:.1f} %", f"{down / 1e3:,.1f} kB",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(values) + " |")
+    told = (f"{row['bits']} bits {1e3 * row['seconds']:.0f} ms" for row in page["masks"])
+    mask = page["masks"][0]
+    lines.append("")
+    lines.append(
+        f"Masking {mask['cells']:,} cells with {mask['neighbours']} neighbours, from the delivery"
+        f" to the signed message: {', '.join(told)}."
+    )
+    return "\n".join(lines)
+
+
+def renewed(page):
+    for name, table in (("parameters", parameter_table()), ("costs", cost_table())):
+        before, rest = page.split(f"<!-- {name} -->\n")
+        page = before + f"<!-- {name} -->\n{table}\n" + rest[rest.index("<!-- end -->") :]
+    return page
+
+
+def test_the_tables_of_privacy_are_computed_and_measured():
+    page = PRIVACY.read_text()
+    assert renewed(page) == page
+
+
 if __name__ == "__main__":
+    PRIVACY.write_text(renewed(PRIVACY.read_text()))
     PATH.write_text(PAGE.split("**invitation**")[0] + written())

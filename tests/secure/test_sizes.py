@@ -38,5 +38,5 @@ def test_bytes_are_those_that_were_sent(clients, cells, bits, drops):
 
 def test_without_dropouts_all_answer():
     counted = protocol_bytes(9, 8, 1000, 6)
-    assert counted["mask"].up == 9 * (28 + 1 + 8 + 16 * 6 * 8 + 64)
+    assert counted["mask"].up == 9 * (28 + 64 + 8 + 16 * 6 * 8 + 64)
     assert list(counted) == list(PHASES)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2
 from secure.rounds import Round, seed_of, terms_of
 
-from fetchsgd.secure import keys, members, planes
+from fetchsgd.secure import keys, planes
 from fetchsgd.secure.frames import HEADER_BYTES, SIGNATURE_BYTES, Kind, read_header
 from fetchsgd.secure.masks import add_masks
 
@@ -37,7 +37,7 @@ def masked_vectors(bits, value, clients=5):
     for message in found.received:
         kind, number, _ = read_header(message)
         if kind is Kind.MASKED:
-            skip = HEADER_BYTES + members.num_bytes(clients - 1) + 16
+            skip = HEADER_BYTES + SIGNATURE_BYTES + 16
             vectors[number] = np.frombuffer(message[skip:-SIGNATURE_BYTES], "<u8").copy()
     assert len(vectors) == clients
     return found, vectors
@@ -96,7 +96,7 @@ def test_masks_of_different_rounds_have_nothing_in_common():
         found = Round(terms)  # with the same seeds, as if a client's generator were broken
         found.play(until=3)
         message = next(m for m in found.received if read_header(m)[:2] == (Kind.MASKED, 0))
-        skip = HEADER_BYTES + 1 + 16
+        skip = HEADER_BYTES + SIGNATURE_BYTES + 16
         vectors.append(planes.unpack(np.frombuffer(message[skip:-64], "<u8").copy(), CELLS, bits))
         assert np.array_equal(found.inputs[0][0], Round(terms).inputs[0][0])
     assert looks_uniform((vectors[0] - vectors[1]) % 256, 256)

@@ -27,16 +27,17 @@ from numpy import ndarray
 from fetchsgd.errors import UserError
 from fetchsgd.secure import keys, masks, members, planes, shamir
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import Kind, frame, is_signed, open_frame, sign
-from fetchsgd.secure.graph import survivors_digest
+from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, is_signed, open_frame, sign
+from fetchsgd.secure.graph import shared_digest, survivors_digest
 from fetchsgd.secure.journal import Journal
 from fetchsgd.secure.keys import SEALED_BYTES, SHARE_BYTES, OwnKeys
 from fetchsgd.secure.messages import (
     Advert,
+    Delivery,
     Request,
     read_invitation,
+    read_places,
     read_request,
-    read_slots,
     write_slots,
 )
 from fetchsgd.secure.rosters import Roster, read_roster
@@ -92,23 +93,27 @@ class Client:
         terms = begin(state, "delivery")
         _check_input(terms, cells, totals)
         seen = self._roster(state, terms, state.roster)
-        shared = self._delivered(seen, delivery)
-        if len(shared) < seen.graph.parameters.threshold:
+        found = self._delivery(seen, delivery)
+        if len(found.sealed) < seen.graph.parameters.threshold:
             raise RefusedError(
-                f"only {len(shared)} of the neighbours have shared their secrets, but"
+                f"only {len(found.sealed)} of the neighbours have shared their secrets, but"
                 f" {seen.graph.parameters.threshold} must"
             )
         own = OwnKeys.derive(state.seed, terms, self.number)
         streams = [(keys.self_mask_key(own.self_mask, terms, self.number), False)]
-        for other in sorted(shared):
+        for other in sorted(found.sealed):
             pair = (self.number, other)
             key = keys.pair_mask_key(own.mask, seen.adverts[other].mask_key, terms, pair)
             streams.append((key, other < self.number))
         words, sums = planes.pack(cells, terms.bits), totals.astype("<u8")
         masks.add_masks(sums, words, terms.bits, streams)
-        body = members.to_bits(shared.keys(), seen.neighbours)
+        pledge = self._seal(Kind.PLEDGE, terms, found.digest)[-SIGNATURE_BYTES:]
         message = self._seal(
-            Kind.MASKED, terms, body, sums.tobytes(), words.astype("<u8", copy=False).data.cast("B")
+            Kind.MASKED,
+            terms,
+            pledge,
+            sums.tobytes(),
+            words.astype("<u8", copy=False).data.cast("B"),
         )
         return replace(state, delivery=delivery), message
 
@@ -125,10 +130,11 @@ class Client:
         body = open_frame(request, Kind.REQUEST, terms, self.number, seen.sizes.body(Kind.REQUEST))
         asked = read_request(body, seen.neighbours)
         bits, survived = self._survivors(state, seen, state.survivors)
-        shared = self._delivered(seen, state.delivery)
-        _check_request(asked, survived, frozenset(shared))
+        delivery = self._delivery(seen, state.delivery)
+        _check_request(asked, survived, frozenset(delivery.sealed))
+        self._check_pledges(seen, delivery.digest, asked)
         self._check_agreement(seen, survivors_digest(seen.graph.digest, bits), asked, survived)
-        found = self._shares(state, seen, asked, shared)
+        found = self._shares(state, seen, asked, delivery.sealed)
         slots = write_slots(found, seen.neighbours, SECRET_BYTES)
         return replace(state, request=request), self._seal(Kind.REVEAL, terms, slots)
 
@@ -155,11 +161,16 @@ class Client:
     ) -> Roster:
         return read_roster(roster, terms, self._advert(state, terms), self.directory, known)
 
-    def _delivered(self, seen: Roster, delivery: bytes) -> dict[int, bytes]:
-        """What neighbours have sealed for this client."""
-        size = seen.sizes.body(Kind.DELIVERY)
-        body = open_frame(delivery, Kind.DELIVERY, seen.terms, self.number, size)
-        return read_slots(body, seen.neighbours, SEALED_BYTES, "a delivery")
+    def _delivery(self, seen: Roster, delivery: bytes) -> Delivery:
+        terms, size = seen.terms, seen.sizes.body(Kind.DELIVERY)
+        body = open_frame(delivery, Kind.DELIVERY, terms, self.number, size)
+        head = members.num_bytes(len(terms.cohort))
+        bits = bytes(body[:head])
+        shared = members.from_bits(bits, terms.cohort, "a delivery")
+        if self.number not in shared or not shared <= frozenset(seen.graph.clients):
+            raise RefusedError("the delivery names others than those who can have shared secrets")
+        found = read_places(body[head:], seen.neighbours, SEALED_BYTES, shared, "a delivery")
+        return Delivery(shared_digest(seen.graph.digest, bits), shared, found)
 
     def _survivors(
         self, state: ClientState, seen: Roster, message: bytes
@@ -175,10 +186,7 @@ class Client:
                 f"{len(survived)} survivors are fewer than the {terms.least} below which nothing"
                 " is revealed"
             )
-        unheard = (
-            survived.intersection(seen.neighbours) - self._delivered(seen, state.delivery).keys()
-        )
-        if unheard or not survived <= frozenset(seen.graph.clients):
+        if not survived <= self._delivery(seen, state.delivery).shared:
             raise RefusedError("the list of survivors names clients who have shared no secrets")
         return bits, survived
 
@@ -197,6 +205,13 @@ class Client:
                 f"{len(asked.signatures)} neighbours have signed the same survivors, but"
                 f" {seen.graph.parameters.threshold} must have"
             )
+
+    def _check_pledges(self, seen: Roster, digest: bytes, asked: Request) -> None:
+        """A survivor whose seed is asked for has masked with this client, as this one with it."""
+        for other, pledge in asked.pledges.items():
+            signed = frame(Kind.PLEDGE, other, seen.terms, digest)
+            if not is_signed(signed, pledge, seen.terms, self.directory[other]):
+                raise RefusedError(f"client {other} has not pledged to the masks of this round")
 
     def _shares(
         self, state: ClientState, seen: Roster, asked: Request, shared: Mapping[int, bytes]

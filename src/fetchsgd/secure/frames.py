@@ -33,7 +33,10 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(IntEnum):
-    """Messages in the order in which they are sent; the odd ones are the server's."""
+    """Messages in the order in which they are sent; the odd ones are the server's.
+
+    A pledge is never sent by itself: its signature goes with the masked vector.
+    """
 
     INVITATION = 1
     ADVERT = 2
@@ -45,6 +48,7 @@ class Kind(IntEnum):
     AGREEMENT = 8
     REQUEST = 9
     REVEAL = 10
+    PLEDGE = 11
 
     def __str__(self) -> str:
         return self.name.lower()

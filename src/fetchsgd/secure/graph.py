@@ -54,6 +54,10 @@ def roster_digest(terms_digest: bytes, advertised: bytes, root: bytes) -> bytes:
     return hashlib.sha256(b"fetchsgd secure roster" + terms_digest + root + advertised).digest()
 
 
+def shared_digest(roster: bytes, shared: bytes) -> bytes:
+    return hashlib.sha256(b"fetchsgd secure shared" + roster + shared).digest()
+
+
 def survivors_digest(roster: bytes, survivors: bytes) -> bytes:
     return hashlib.sha256(b"fetchsgd secure survivors" + roster + survivors).digest()
 

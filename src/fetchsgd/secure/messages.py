@@ -65,41 +65,64 @@ def read_invitation(message: bytes, number: int) -> Terms:
     return terms
 
 
-def write_slots(found: Mapping[int, bytes], neighbours: Sequence[int], size: int) -> bytes:
+def write_places(found: Mapping[int, bytes], neighbours: Sequence[int], size: int) -> bytes:
     """What there is of each neighbour, with zeros for those of whom there is nothing."""
     nothing = bytes(size)
-    slots = (found.get(number, nothing) for number in neighbours)
-    return members.to_bits(found.keys(), neighbours) + b"".join(slots)
+    return b"".join(found.get(number, nothing) for number in neighbours)
+
+
+def read_places(
+    body: memoryview, neighbours: Sequence[int], size: int, present: frozenset[int], what: str
+) -> dict[int, bytes]:
+    found = {}
+    for place, number in enumerate(neighbours):
+        content = bytes(body[place * size : (place + 1) * size])
+        if number in present:
+            found[number] = content
+        elif any(content):
+            raise RefusedError(f"{what} has something of client {number}, whom it leaves out")
+    return found
+
+
+def write_slots(found: Mapping[int, bytes], neighbours: Sequence[int], size: int) -> bytes:
+    """The same after the set of those of whom there is something."""
+    return members.to_bits(found.keys(), neighbours) + write_places(found, neighbours, size)
 
 
 def read_slots(
-    body: bytes | memoryview, neighbours: Sequence[int], size: int, what: str
+    body: memoryview, neighbours: Sequence[int], size: int, what: str
 ) -> dict[int, bytes]:
     head = members.num_bytes(len(neighbours))
     present = members.from_bits(bytes(body[:head]), neighbours, what)
-    found = {}
-    for place, number in enumerate(neighbours):
-        slot = bytes(body[head + place * size : head + (place + 1) * size])
-        if number in present:
-            found[number] = slot
-        elif any(slot):
-            raise RefusedError(f"{what} has something of client {number}, whom it leaves out")
-    return found
+    return read_places(body[head:], neighbours, size, present, what)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Who has shared secrets, and what a client's neighbours have sealed for it."""
+
+    digest: bytes  # of who has
+    shared: frozenset[int]
+    sealed: Mapping[int, bytes]
 
 
 @dataclass(frozen=True)
 class Request:
     """The shares that the server asks a client for, and the signatures that it shows for it."""
 
-    seeds: frozenset[int]  # neighbours who survived: shares of their self-masks' seeds
+    pledges: Mapping[int, bytes]  # of neighbours who survived: shares of their seeds are asked for
     keys: frozenset[int]  # neighbours who dropped out: shares of their mask keys
     signatures: Mapping[int, bytes]  # of neighbours under the survivors' digest
+
+    @property
+    def seeds(self) -> frozenset[int]:
+        return frozenset(self.pledges)
 
 
 def write_request(request: Request, terms: Terms, number: int, neighbours: Sequence[int]) -> bytes:
     return frame(
         Kind.REQUEST, number, terms,
-        members.to_bits(request.seeds, neighbours),
+        write_slots(request.pledges, neighbours, SIGNATURE_BYTES),
         members.to_bits(request.keys, neighbours),
         write_slots(request.signatures, neighbours, SIGNATURE_BYTES),
     )  # fmt: skip
@@ -107,8 +130,9 @@ def write_request(request: Request, terms: Terms, number: int, neighbours: Seque
 
 def read_request(body: memoryview, neighbours: Sequence[int]) -> Request:
     size = members.num_bytes(len(neighbours))
+    first = size + len(neighbours) * SIGNATURE_BYTES
     return Request(
-        members.from_bits(bytes(body[:size]), neighbours, "a request"),
-        members.from_bits(bytes(body[size : 2 * size]), neighbours, "a request"),
-        read_slots(body[2 * size :], neighbours, SIGNATURE_BYTES, "a request"),
+        read_slots(body[:first], neighbours, SIGNATURE_BYTES, "a request"),
+        members.from_bits(bytes(body[first : first + size]), neighbours, "a request"),
+        read_slots(body[first + size :], neighbours, SIGNATURE_BYTES, "a request"),
     )

@@ -25,16 +25,16 @@ from numpy import ndarray
 from fetchsgd.errors import UserError
 from fetchsgd.secure import keys, members, planes
 from fetchsgd.secure.errors import RefusedError, TooFewError
-from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, open_signed
-from fetchsgd.secure.graph import HASH_BYTES, Graph, survivors_digest
+from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, is_signed, open_signed
+from fetchsgd.secure.graph import HASH_BYTES, Graph, shared_digest, survivors_digest
 from fetchsgd.secure.messages import (
     Advert,
     Request,
     read_advert,
     read_slots,
     write_invitation,
+    write_places,
     write_request,
-    write_slots,
 )
 from fetchsgd.secure.rosters import sizes_of, write_rosters
 from fetchsgd.secure.secret import SECRET_BYTES
@@ -82,7 +82,7 @@ class Server:
         self._sealed: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
         self._words = np.zeros(planes.num_words(terms.cells, terms.bits), dtype=np.uint64)
         self._totals = np.zeros(terms.totals, dtype=np.uint64)
-        self._survivors: set[int] = set()
+        self._pledges: dict[int, bytes] = {}  # of those whose vectors are in the sum
         self._signatures: dict[int, bytes] = {}
         self._revealed: dict[int, dict[int, bytes]] = {}  # by holder, then by owner
 
@@ -93,7 +93,7 @@ class Server:
     def answered(self) -> frozenset[int]:
         """Whose answer of this phase is there."""
         found = (
-            self._adverts, self._sealed, self._survivors, self._signatures, self._revealed, (), ()
+            self._adverts, self._sealed, self._pledges, self._signatures, self._revealed, (), ()
         )  # fmt: skip
         return frozenset(found[self.phase])
 
@@ -101,7 +101,7 @@ class Server:
     def expected(self) -> frozenset[int]:
         """Whose answer may come in this phase: those who gave the one before."""
         before = (
-            self.terms.cohort, self._adverts, self._sealed, self._survivors, self._signatures,
+            self.terms.cohort, self._adverts, self._sealed, self._pledges, self._signatures,
             (), (),
         )  # fmt: skip
         return frozenset(before[self.phase])
@@ -185,33 +185,33 @@ class Server:
         }
 
     def _deliver(self) -> dict[int, bytes]:
+        bits = members.to_bits(self._sealed.keys(), self.terms.cohort)
+        self._shared = shared_digest(self.graph.digest, bits)
         messages = {}
         for number in self._sealed:
             around = self.graph.neighbours(number)
             found = {i: self._sealed[i][number] for i in around if i in self._sealed}
-            slots = write_slots(found, around, keys.SEALED_BYTES)
-            messages[number] = frame(Kind.DELIVERY, number, self.terms, slots)
+            places = write_places(found, around, keys.SEALED_BYTES)
+            messages[number] = frame(Kind.DELIVERY, number, self.terms, bits, places)
         return messages
 
     def _take_masked(self, client: int, body: memoryview, _: bytes) -> None:
-        around = self.graph.neighbours(client)
-        some = members.num_bytes(len(around))
-        if bytes(body[:some]) != members.to_bits(self._sealed.keys(), around):
+        pledge = bytes(body[:SIGNATURE_BYTES])
+        pledged = frame(Kind.PLEDGE, client, self.terms, self._shared)
+        if not is_signed(pledged, pledge, self.terms, self.directory[client]):
             raise RefusedError(f"client {client} has masked with others than it should have")
-        start = some + 8 * self.terms.totals
-        self._totals += np.frombuffer(body[some:start], "<u8")
+        start = SIGNATURE_BYTES + 8 * self.terms.totals
+        self._totals += np.frombuffer(body[SIGNATURE_BYTES:start], "<u8")
         # A copy where the words are not aligned, or the machine is big-endian.
         words = np.frombuffer(body[start:], "<u8").astype(np.uint64)
         planes.add(self._words, words, self.terms.bits, negative=False)
-        self._survivors.add(client)
+        self._pledges[client] = pledge
 
     def _name_survivors(self) -> dict[int, bytes]:
         self._sealed = {number: {} for number in self._sealed}  # delivered, and needed no more
-        bits = members.to_bits(self._survivors, self.terms.cohort)
+        bits = members.to_bits(self._pledges, self.terms.cohort)
         self._digest = survivors_digest(self.graph.digest, bits)
-        return {
-            number: frame(Kind.SURVIVORS, number, self.terms, bits) for number in self._survivors
-        }
+        return {number: frame(Kind.SURVIVORS, number, self.terms, bits) for number in self._pledges}
 
     def _take_agreement(self, client: int, body: memoryview, signature: bytes) -> None:
         if bytes(body) != self._digest:
@@ -225,8 +225,8 @@ class Server:
             around = self.graph.neighbours(number)
             shared = [other for other in around if other in self._sealed]
             request = Request(
-                frozenset(other for other in shared if other in self._survivors),
-                frozenset(other for other in shared if other not in self._survivors),
+                {i: self._pledges[i] for i in shared if i in self._pledges},
+                frozenset(other for other in shared if other not in self._pledges),
                 {i: self._signatures[i] for i in around if i in self._signatures},
             )
             messages[number] = write_request(request, self.terms, number, around)
@@ -254,13 +254,13 @@ class Server:
         self._check_holders(self._revealed, "revealed their shares")
         unmasking = Unmasking(
             self.terms, self.graph, self._adverts, frozenset(self._sealed),
-            frozenset(self._survivors), self._revealed,
+            frozenset(self._pledges), self._revealed,
         )  # fmt: skip
         unmasking.apply(self._totals, self._words)
         self.result = Sum(
             planes.unpack(self._words, self.terms.cells, self.terms.bits),
             self._totals,
-            tuple(sorted(self._survivors)),
+            tuple(sorted(self._pledges)),
         )
         self._revealed.clear()
         return {}

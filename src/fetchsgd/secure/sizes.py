@@ -55,11 +55,13 @@ class Sizes:
             Kind.ADVERT: ADVERT_BYTES,
             Kind.ROSTER: everyone + HASH_BYTES + self.path + self.degree * self.card,
             Kind.SHARES: HASH_BYTES + self.degree * SEALED_BYTES,
-            Kind.DELIVERY: self.some + self.degree * SEALED_BYTES,
-            Kind.MASKED: self.some + 8 * self.totals + planes.num_bytes(self.cells, self.bits),
+            Kind.DELIVERY: everyone + self.degree * SEALED_BYTES,
+            Kind.MASKED: SIGNATURE_BYTES
+            + 8 * self.totals
+            + planes.num_bytes(self.cells, self.bits),
             Kind.SURVIVORS: everyone,
             Kind.AGREEMENT: HASH_BYTES,
-            Kind.REQUEST: 3 * self.some + self.degree * SIGNATURE_BYTES,
+            Kind.REQUEST: 3 * self.some + 2 * self.degree * SIGNATURE_BYTES,
             Kind.REVEAL: self.some + self.degree * SECRET_BYTES,
         }[kind]
 
