@@ -49,6 +49,24 @@ def roster_of(terms, adverts, number, root=None):
     return RosterWriter(terms, graph, tree, adverts).message(number)
 
 
+@pytest.mark.parametrize("phase", range(5))
+def test_random_bodies(phase):
+    """Under the right header: refused by the client, and by the server as well."""
+    found = at(phase)
+    messages = found.messages if phase else found.server.invitations()
+    rng = np.random.default_rng(phase)
+    answer = found.answer(phase, 1, messages[1])
+    # A list of survivors is one byte, and some of these are lists that are allowed.
+    right = len(messages[0]) - HEADER_BYTES if phase != 3 else 0
+    for size in [*rng.integers(2, 300, 30), *[right] * 30]:
+        with pytest.raises(RefusedError):
+            found.answer(phase, 0, messages[0][:HEADER_BYTES] + rng.bytes(size))
+    for size in [*rng.integers(0, 300, 30), *[len(answer) - HEADER_BYTES] * 30]:
+        with pytest.raises(RefusedError):
+            found.server.receive(answer[:HEADER_BYTES] + rng.bytes(size))
+    assert found.server.receive(answer) == 1
+
+
 def test_invitations():
     client = Client(3, identity(3), DIRECTORY, policy=Policy(5, 0.1, 0.4, 40))
     client.join(write_invitation(TERMS, 3))

@@ -57,7 +57,7 @@ def test_the_degree_grows_like_a_logarithm():
 
 
 def test_risks_of_graphs_that_were_drawn():
-    """Frequencies in 3,000 graphs stay below the bounds, which are too high by a factor at most.
+    """Frequencies in 1,500 graphs stay below the bounds, which are too high by a factor at most.
 
     Clients 0, 1, ... collude and the last ones drop out: the order on the ring knows nothing of it.
     Each frequency is allowed four standard deviations: a false alarm in 30,000 for each.
@@ -65,7 +65,7 @@ def test_risks_of_graphs_that_were_drawn():
     found = Parameters(clients=40, degree=10, threshold=7, least=36, colluding=6)
     colluding, dropping = set(range(6)), set(range(36, 40))
     happened = np.zeros(3)
-    draws = 3000
+    draws = 1500
     for draw in range(draws):
         graph = Graph(tuple(range(40)), found, hashlib.sha256(b"%d" % draw).digest())
         around = {number: set(graph.neighbours(number)) for number in range(40)}

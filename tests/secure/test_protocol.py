@@ -22,7 +22,7 @@ def cohorts(draw):
     return terms_of(numbers, cells, bits, colluding / count, dropping / count)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_pattern_of_dropouts(data):
     """As many as the terms allow never stop a round; more may."""
@@ -127,14 +127,14 @@ def test_one_message_that_is_not_as_it_was(deed):
     rng = np.random.default_rng(DEEDS.index(deed))
     for way in WAYS:
         for phase in range(len(ANSWERS)):
-            for _ in range(2):
+            for _ in range(3 if deed.startswith("flip") and phase == 2 else 1):
                 where = (way, phase, int(rng.integers(5)))
                 found = meddled([(deed, where, int(rng.integers(10_000)))], shuffle=0)
                 assert found.check(), (where, found.failure)
                 assert len(found.server.result.clients) >= 4
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(st.data())
 def test_messages_that_are_mangled_replayed_or_reordered(data):
     where = st.tuples(st.sampled_from(WAYS), st.integers(0, len(ANSWERS) - 1), st.integers(0, 4))

@@ -70,7 +70,9 @@ class Sum:
 class Server:
     """One attempt at a round, from its terms to the sum."""
 
-    graph: Graph
+    graph: Graph  # once it is dealt
+    _shared: bytes  # the digest of who has shared secrets
+    _digest: bytes  # the digest of who has survived
 
     def __init__(self, terms: Terms, directory: Mapping[int, bytes]) -> None:
         self.terms = terms
