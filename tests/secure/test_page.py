@@ -194,8 +194,8 @@ def cost_table():
     lines.append("")
     lines.append(
         f"Masking {mask['cells']:,} cells with {mask['neighbours']} neighbours, from the delivery"
-        f" to the signed message: {', '.join(told)}. Measured on a machine ({cores}) that others used as"
-        f" well, at a load of {min(loads):.0f} to {max(loads):.0f}; times are by the clock."
+        f" to the signed message: {', '.join(told)}. Measured on a machine ({cores}) that others"
+        f" used as well, at a load of {min(loads):.0f} to {max(loads):.0f}; times are by the clock."
     )
     return "\n".join(lines)
 
