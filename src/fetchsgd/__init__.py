@@ -19,6 +19,7 @@ To read the code, follow a gradient:
     sketch       the Count Sketch that FetchSGD sends
     quantisers   numbers in few bits
     wire         messages as bytes
+    secure       sums that hide what is summed
     server       Algorithm 1's loop, quantised weights, who holds which version, bytes
     runs         settings, run folders, checkpoints
     exchange     a server and its clients, which exchange bytes

@@ -7,7 +7,8 @@ EXTRAS = {
     "sim": ("matplotlib", "rich", "safetensors", "sklearn", "tensorboard", "typer"),
     "text": ("accelerate", "gguf", "transformers"),
     "llm": ("peft",),
-    "flower": ("cryptography", "flwr"),
+    "flower": ("flwr",),
+    "secure": ("cryptography",),
 }
 
 
