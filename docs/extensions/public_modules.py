@@ -19,6 +19,7 @@ PUBLIC = (
     "fetchsgd.server.grids",
     "fetchsgd.simulation",
     "fetchsgd.flower.own_app",
+    "fetchsgd.secure",
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
