@@ -4,6 +4,7 @@ import pytest
 import torch
 from fourclients import cohort_like, gradients_on_every_path
 from torch import nn
+from zoo import UsedTwice
 
 from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.errors import UserError
@@ -186,18 +187,6 @@ def test_statistics_of_a_norm_in_eval_mode_stay_as_they_are():
     for path, found in paths.items():
         torch.testing.assert_close(found.mean(dim=0), mean, rtol=1e-4, atol=1e-6, msg=path)
     assert (norm.running_mean == 0.5).all()
-
-
-class UsedTwice(nn.Module):
-    """One module under two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = self.second = nn.Linear(5, 5)
-        self.last = nn.Linear(5, 3)
-
-    def forward(self, x):
-        return self.last(self.second(self.first(x).tanh()))
 
 
 def test_a_module_with_two_names_keeps_its_own_weights():

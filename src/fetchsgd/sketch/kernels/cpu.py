@@ -12,21 +12,20 @@ from itertools import product
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.sketch.hashing import BlockHash
-from fetchsgd.sketch.kernels import selection
 from fetchsgd.sketch.kernels.cpu_estimates import (
     collect_estimates,
     query_entries,
     write_estimates,
 )
-from fetchsgd.sketch.kernels.cpu_loops import add_entries, add_runs, sum_of_squares
+from fetchsgd.sketch.kernels.cpu_loops import add_entries, add_runs
+from fetchsgd.sketch.kernels.cpu_selection import Found, NumbaSelection
 from fetchsgd.sketch.kernels.pieces import offsets, slices
 from fetchsgd.sketch.kernels.reference import touched
-from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.threads import SERIAL_WORK, run_in_order
 
 # Coordinates that one task walks over.
@@ -39,9 +38,10 @@ MAX_ROWS = 64
 Part = tuple[int, NDArray[np.float32]]
 
 
-class NumbaKernels:
+class NumbaKernels(NumbaSelection):
     """The operations of the sketch on tensors in main memory."""
 
+    hash: BlockHash
     samples = 1 << 17
 
     def __init__(self, hash: BlockHash) -> None:
@@ -130,65 +130,18 @@ class NumbaKernels:
         list(run_in_order(fill, self._chunks(), h.rows * h.dim))
         return torch.from_numpy(out)
 
-    def top_k(
-        self, table: Float32[Tensor, "rows cols"], k: int
-    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
-        return selection.top_k(self, table, self.hash.dim, k)
-
-    def at_least(
-        self, table: Float32[Tensor, "rows cols"], threshold: float
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
-        return selection.at_least(self, table, threshold)
-
-    def candidates(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        found = self.collect(table, float(threshold), capacity)
-        if found.above + found.equal > capacity:
-            return None
-        return found.indices, found.values
-
-    def collect(
-        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
-    ) -> Collected:
+    def _collect(
+        self, found: Found, cells: NDArray[np.float32], chunk: range
+    ) -> tuple[int, int, int]:
         h = self.hash
-        cells = table.numpy()
-        above = equal = 0
-        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+        counts: tuple[int, int, int] = collect_estimates(
+            *found, cells, h.dim, h.placements, h.block, self.lanes, self.rows,
+            chunk.start, chunk.stop,
+        )  # fmt: skip
+        return counts
 
-        def walk(blocks: range) -> tuple[NDArray[np.int64], NDArray[np.float32], int, int]:
-            # What earlier chunks hold already bounds what this one can add to the result.
-            room_above, room_equal = max(size - above, 0), max(size - equal, 0)
-            room = min(room_above + room_equal, len(blocks) * h.block)
-            indices = np.empty(room, dtype=np.int64)
-            values = np.empty(room, dtype=np.float32)
-            kept, more, ties = collect_estimates(
-                indices,
-                values,
-                np.float32(threshold),
-                room_above,
-                room_equal,
-                cells,
-                h.dim,
-                h.placements,
-                h.block,
-                self.lanes,
-                self.rows,
-                blocks.start,
-                blocks.stop,
-            )
-            return indices[:kept].copy(), values[:kept].copy(), more, ties
-
-        for indices, values, more, ties in run_in_order(walk, self._chunks(), h.rows * h.dim):
-            above += more
-            equal += ties
-            found.append((indices, values))
-        return trim(found, threshold, size, above, equal)
-
-    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
-        """Squared norm of each row."""
-        rows = list(run_in_order(sum_of_squares, table.numpy(), table.numel()))
-        return torch.tensor(rows, dtype=torch.float64)
+    def _coordinates(self, chunk: range) -> int:
+        return len(chunk) * self.hash.block
 
     def _column_edges(self, tables: int, work: int) -> list[int]:
         """Cut a row's columns into spans only where there are fewer rows than threads."""
@@ -209,20 +162,3 @@ def _as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
     else:
         for first, part in slices(pieces):
             yield [(first, part.float().numpy())]
-
-
-def trim(
-    found: list[tuple[NDArray[np.int64], NDArray[np.float32]]],
-    threshold: float,
-    size: int,
-    above: int,
-    equal: int,
-) -> Collected:
-    """Leave `size` entries: those above the threshold first, then ties, by lowest index."""
-    indices = np.concatenate([part for part, _ in found])
-    values = np.concatenate([part for _, part in found])
-    tie = np.abs(values) == np.float32(threshold)
-    keep = ~tie | (np.cumsum(tie) <= size - above)
-    return Collected(
-        torch.from_numpy(indices[keep][:size]), torch.from_numpy(values[keep][:size]), above, equal
-    )

@@ -12,13 +12,12 @@ from itertools import pairwise, product
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fetchsgd.sketch.kernels import selection
-from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS, trim
-from fetchsgd.sketch.kernels.cpu_loops import sum_of_squares
+from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS
+from fetchsgd.sketch.kernels.cpu_selection import Found, NumbaSelection
 from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
     collect_estimates,
     query_entries,
@@ -26,7 +25,6 @@ from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
 )
 from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
 from fetchsgd.sketch.kernels.pieces import SLICE, offsets
-from fetchsgd.sketch.kernels.selection import Collected
 from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.threads import SERIAL_WORK, run_in_order
 
@@ -38,9 +36,10 @@ def numbers_of(hash: Permutation) -> NDArray[np.uint32]:
     return np.array([*sizes, *h.keys], dtype=np.uint32)
 
 
-class PermutedNumba:
+class PermutedNumba(NumbaSelection):
     """The operations of the sketch on tensors in main memory."""
 
+    hash: Permutation
     samples = 1 << 15
 
     def __init__(self, hash: Permutation) -> None:
@@ -150,55 +149,18 @@ class PermutedNumba:
         list(run_in_order(fill, self._chunks(), h.rows * h.dim))
         return torch.from_numpy(out)
 
-    def top_k(
-        self, table: Float32[Tensor, "rows cols"], k: int
-    ) -> tuple[Int64[Tensor, " k"], Float32[Tensor, " k"]]:
-        return selection.top_k(self, table, self.hash.dim, k)
-
-    def at_least(
-        self, table: Float32[Tensor, "rows cols"], threshold: float
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]]:
-        return selection.at_least(self, table, threshold)
-
-    def candidates(
-        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
-    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
-        found = self.collect(table, float(threshold), capacity)
-        if found.above + found.equal > capacity:
-            return None
-        return found.indices, found.values
-
-    def collect(
-        self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
-    ) -> Collected:
+    def _collect(
+        self, found: Found, cells: NDArray[np.float32], chunk: range
+    ) -> tuple[int, int, int]:
         h = self.hash
-        cells = table.numpy()
-        above = equal = 0
-        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+        counts: tuple[int, int, int] = collect_estimates(
+            *found, cells, chunk.start, chunk.stop,
+            self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
+        )  # fmt: skip
+        return counts
 
-        def walk(chunk: range) -> tuple[NDArray[np.int64], NDArray[np.float32], int, int]:
-            # What earlier chunks hold already bounds what this one can add to the result.
-            room_above, room_equal = max(size - above, 0), max(size - equal, 0)
-            room = min(room_above + room_equal, len(chunk))
-            indices = np.empty(room, dtype=np.int64)
-            values = np.empty(room, dtype=np.float32)
-            kept, more, ties = collect_estimates(
-                indices, values, np.float32(threshold), room_above, room_equal,
-                cells, chunk.start, chunk.stop,
-                self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
-            )  # fmt: skip
-            return indices[:kept].copy(), values[:kept].copy(), more, ties
-
-        for indices, values, more, ties in run_in_order(walk, self._chunks(), h.rows * h.dim):
-            above += more
-            equal += ties
-            found.append((indices, values))
-        return trim(found, threshold, size, above, equal)
-
-    def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
-        """Squared norm of each row."""
-        rows = list(run_in_order(sum_of_squares, table.numpy(), table.numel()))
-        return torch.tensor(rows, dtype=torch.float64)
+    def _coordinates(self, chunk: range) -> int:
+        return len(chunk)
 
     def _number(self, row: int) -> int:
         """The number of a row's first group."""
