@@ -8,6 +8,7 @@ EXTRAS = {
     "text": ("accelerate", "gguf", "transformers"),
     "llm": ("peft",),
     "flower": ("cryptography", "flwr"),
+    "privacy": ("dp_accounting",),
 }
 
 

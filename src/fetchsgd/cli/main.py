@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from fetchsgd.cli.lists import methods, tasks
 from fetchsgd.cli.output import complain
+from fetchsgd.cli.privacy import privacy
 from fetchsgd.cli.report import report
 from fetchsgd.cli.sweep import demo, sweep
 from fetchsgd.cli.theory import theory
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, sweep, report, demo, tasks, methods, theory):
+for command in (train, sweep, report, demo, tasks, methods, theory, privacy):
     app.command(cls=PlainCommand)(command)
 
 

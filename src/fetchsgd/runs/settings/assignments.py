@@ -12,7 +12,7 @@ from fetchsgd.runs.settings.parts import PARTS
 from fetchsgd.runs.toml_files import Settings
 
 # So `epochs` is train.epochs.
-SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download")
+SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download", "privacy")
 
 
 def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
