@@ -23,8 +23,8 @@ from fetchsgd.privacy.settings import Mechanism
 from fetchsgd.privacy.tables import Kind
 
 WHO = {
-    "poisson": "each takes part in a round by a coin of its own, with probability {chance:.4g}, and "
-    "nobody sees who did",
+    "poisson": "each takes part in a round by a coin of its own, with probability {chance:.4g}, "
+    "and nobody sees who did",
     "epoch": "each takes part once in an epoch, {times:,} times in all, and nothing is gained by "
     "the order",
     "uniform": "{per_round:,} are drawn anew for each round, and nobody sees which",
@@ -157,6 +157,4 @@ def _show(answer: dict[str, Any], who: Participation, rounds: int) -> None:
     if is_central:
         say("- the server is honest: it clips, adds the noise, and shows nothing but what follows")
     else:
-        say(
-            f"- at least {who.per_round:,} honest clients are in every sum, and it is all that shows"
-        )
+        say(f"- at least {who.per_round:,} honest clients are in every sum, and only sums show")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 # Numbers are rounded after they were scaled: aim so much below the clip that no length is above.
 MARGIN = 1 - 2.0**-22
+LEAST_SCALE = 2.0**-100  # smaller factors have fewer digits as float32
 
 
 class Limit(NamedTuple):
@@ -40,13 +41,13 @@ class Clipped(NamedTuple):
 
 
 def clip(rows: Float32[Tensor, "n count"], longest: float) -> Clipped:
-    """Shorten each row to the given length. A row that is not finite becomes zero."""
+    """Shorten each row to the given length. One that is infinite, or nearly so, becomes zero."""
     lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     is_within = lengths <= longest
     scale = torch.where(is_within, 1.0, MARGIN * longest / lengths)
     scaled = rows * scale.float()[:, None]
-    kept = lengths.isfinite()[:, None]
-    return Clipped(torch.where(kept, scaled, 0.0), is_within.sum())
+    is_kept = (scale > LEAST_SCALE)[:, None]
+    return Clipped(torch.where(is_kept, scaled, 0.0), is_within.sum())
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class AdaptiveClip:
                 f"the noise of the count must be above {noise / 2:.4g}, half the noise multiplier, "
                 f"got {self.noise:.4g}"
             )
-        return rest**-0.5
+        return 1 / math.sqrt(rest)
 
     def moved(self, clip: float, within: float, expected: int) -> float:
         """The next clip, from the noisy sum of (1 if within, else 0) - 1/2 of each client."""

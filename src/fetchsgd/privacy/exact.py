@@ -67,7 +67,7 @@ class Coins:
 
 
 def discrete_laplace(scale: int, coins: Coins) -> int:
-    """k with probability proportional to exp(-|k| / scale)."""
+    """A number k with probability proportional to exp(-|k| / scale)."""
     while True:
         part = coins.below(scale)
         if not coins.flip_exp(Fraction(part, scale)):
@@ -81,7 +81,7 @@ def discrete_laplace(scale: int, coins: Coins) -> int:
 
 
 def discrete_gaussian(variance: Fraction, coins: Coins) -> int:
-    """k with probability proportional to exp(-k^2 / (2 variance))."""
+    """A number k with probability proportional to exp(-k^2 / (2 variance))."""
     scale = isqrt(variance.numerator // variance.denominator) + 1
     while True:
         k = discrete_laplace(scale, coins)

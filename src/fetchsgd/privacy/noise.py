@@ -101,7 +101,7 @@ def gaussian(
     """Normal numbers under the key of a source.
 
     Each is the sum of four, halved: the last bits of a single one, made of two uniform numbers,
-    could give it away (Holohan and Braghin, "Secure Random Sampling in Differential Privacy", 2021).
+    could give it away (Holohan and Braghin, "Secure Random Sampling in Differential Privacy").
     """
     count = math.prod(shape)
     drawn = sum(_normal(count, source, *labels, part) for part in range(HALVES))
@@ -116,4 +116,5 @@ def _normal(count: int, source: Source, *labels: int) -> NDArray[np.float64]:
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius = np.sqrt(-2 * np.log(uniform[:pairs]))
     angle = (2 * np.pi) * uniform[pairs:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    both: NDArray[np.float64] = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return both[:count]

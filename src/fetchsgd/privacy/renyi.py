@@ -1,7 +1,8 @@
 """Rényi differential privacy of the noise that we add: our own accountant, at whole orders.
 
 A curve says for each order alpha how far apart the outputs on two neighbouring cohorts are, as a
-Rényi divergence. Curves of several rounds add up, and `epsilon` turns the sum into (epsilon, delta).
+Rényi divergence. Curves of several rounds add up, and `epsilon` turns the sum into what people ask
+for.
 
     Gaussian            alpha / (2 z^2)    with z = standard deviation / sensitivity
     discrete Gaussian   the sum of n of them is within a factor of one with n times the variance:

@@ -30,7 +30,8 @@ def most_squares(clip: float, step: float, count: int, beta: float = BETA) -> in
     """
     length, side = clip / step, math.sqrt(count)
     likely = length**2 + count / 4 + math.sqrt(2 * math.log(1 / beta)) * (length + side / 2)
-    return math.floor(min(likely, (length + side) ** 2))
+    # With less than 1 there would be no level but zero.
+    return max(math.floor(min(likely, (length + side) ** 2)), 1)
 
 
 def most_size(squares: int, count: int) -> float:
@@ -54,7 +55,7 @@ def round_within(
     is_open = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for attempt in range(ATTEMPTS):
         tried = (exact + uniform(attempt)).floor().long()
-        fits = torch.linalg.vector_norm(tried, dim=1, dtype=torch.float64) < SQUARES_FIT
+        fits = torch.linalg.vector_norm(tried.double(), dim=1) < SQUARES_FIT
         takes = is_open & fits & (tried.square().sum(1) <= squares)
         levels = torch.where(takes[:, None], tried, levels)
         is_open &= ~takes
@@ -67,4 +68,5 @@ def _shortened(exact: Float64[Tensor, "n count"], squares: int) -> Int64[Tensor,
     """Rounded towards zero, and scaled down before where that would be too long."""
     lengths = torch.linalg.vector_norm(exact, dim=1)
     scale = (1 - 2.0**-40) * math.sqrt(squares) / lengths.clamp(min=math.sqrt(squares))
-    return (exact * scale[:, None]).trunc().long()
+    levels: Tensor = (exact * scale[:, None]).trunc().long()
+    return levels

@@ -2,8 +2,8 @@
 
 A number is drawn by inversion: random bits, read as a binary fraction, fall between two steps of
 the distribution function. Its first 64 bits are in a table; a word that equals none of the steps'
-decides at once. One that does, which happens once in some 2^50 draws, is given 64 bits more, and the
-steps as many, until it is decided. So no probability is rounded, at whatever size.
+decides at once. One that does, which happens once in some 2^50 draws, is given 64 bits more, and
+the steps as many, until it is decided. So no probability is rounded, at whatever size.
 
 Steps are whole numbers over 2^bits. They come from recurrences in which rounding stays in the last
 places, and `GUARD` of these are cut off:
@@ -80,11 +80,7 @@ class Sampler:
 
 @lru_cache(maxsize=8)
 def _table(kind: Kind, variance: Fraction) -> tuple[NDArray[np.uint64], int]:
-    """Steps in words, only those that some word can reach.
-
-    A word that lies above a step and below the next belongs to the number between. Two more words
-    around each step could be decided wrongly if steps were off: with GUARD bits they are not.
-    """
+    """Steps in words, only those that some word can reach; and the number before the first."""
     whole, first = distribution(kind, variance, 2 * WORD)
     steps = [step >> WORD for step in whole]
     low = bisect_right(steps, 0)
@@ -153,7 +149,8 @@ def _skellam_weights(variance: Fraction, bits: int) -> list[int]:
 def _far(variance: Fraction, bits: int) -> int:
     """Beyond which a Skellam number falls with a probability below 2^-(2 bits).
 
-    By Bernstein's inequality for differences of Poisson numbers: exp(-t^2 / (2 (variance + t / 3))).
+    By Bernstein's inequality for differences of Poisson numbers it is below
+    exp(-t^2 / (2 (variance + t / 3))).
     """
     needed = 2 * bits
     t = 1

@@ -140,14 +140,15 @@ class Run:
         recorder = Recorder(setup, folder, self.evaluate, pace, watch, beside, self.rounds)
         if found is not None:
             recorder.resume(found)
-        is_short = self.private is not None and self.rounds < setup.rounds
         try:
             for now, merged in self.train(training):
                 recorder.after(now, merged)
                 training = now
+            if self.private is None:
+                return recorder.finish(training)
+            is_short = self.rounds < setup.rounds
             result = recorder.finish(training, self.private.end if is_short else None)
-            if self.private is not None:
-                self.private.forget_key(out)
+            self.private.forget_key(out)
             return result
         finally:
             recorder.close()
