@@ -58,7 +58,7 @@ def privacy(
         raise UserError("give --epsilon for the noise it asks for, or --noise for its epsilon")
     _check(rounds, epsilon, noise, delta, sampling, mechanism)
     is_central = mechanism == "gaussian"
-    if is_central == bool(step or count):
+    if (step > 0, count > 0) != (not is_central, not is_central):
         raise UserError("--step and --count belong to noise in whole levels, which needs both")
     try:
         who = Participation(_how(sampling), clients, per_round, sampled=is_central)
