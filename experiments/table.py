@@ -20,7 +20,7 @@ from fetchsgd.report.settings import setting_name, setting_value
 from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
 HEAD = """\
-| method | settings | seeds | {metric} |{privacy} up | down | overall | as the paper counts: overall |
+| method | settings | seeds | {metric} |{privacy} up | down | overall | {paper} |
 |---|---|---|---|{rule}---|---|---|---|"""
 
 ALWAYS = ("upload.bits", "upload.tau", "upload.density", "download.grid", "download.step")
@@ -34,6 +34,7 @@ def table(results: Path) -> str:
         lines.append(
             HEAD.format(
                 metric=task.metric,
+                paper="as the paper counts: overall",
                 privacy=" epsilon |" if is_private else "",
                 rule="---|" if is_private else "",
             )
