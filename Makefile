@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo demo-federated test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
+.PHONY: setup demo demo-federated docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
 
 setup: $(READY)
 
@@ -30,6 +30,15 @@ fuzz: setup
 	$(BIN)/python -m pip install --quiet --target build/atheris --upgrade atheris==3.0.0
 	$(FUZZ) $(FUZZ_OPTIONS)
 	$(FUZZ) --loops $(FUZZ_OPTIONS)
+
+# The site, with its notebooks run: build/docs/index.html. Warnings are errors.
+docs: setup
+	$(BIN)/python -m sphinx --fail-on-warning --quiet --fresh-env --jobs 2 --conf-dir docs . build/docs
+	$(BIN)/python docs/check_site.py build/docs
+
+# The sdist and the wheel, in dist/: built twice, and run in an environment that has no checkout.
+package: setup
+	$(BIN)/python tools/check_package.py
 
 lint: setup
 	$(BIN)/ruff check .

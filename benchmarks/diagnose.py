@@ -28,7 +28,7 @@ from measure import environment, medians, report
 from rounds import WORK, set_up, take
 
 from fetchsgd.diagnose import Diagnosed
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 TARGET = 1.05
 CASES = {  # name: method, options of its own, exact

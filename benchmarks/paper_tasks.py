@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd import DeviceType
 
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.tasks import ClientData, Task, cifar
 from fetchsgd.tasks.augment import crop_and_flip, warp_writing
 from fetchsgd.tasks.base import cross_entropy, is_correct

@@ -34,7 +34,7 @@ from fetchsgd.quantisers import Bits, Eden, Quantiser, Step
 from fetchsgd.quantisers.step_search import from_notches, notches
 from fetchsgd.quantisers.steps import StepRows, rms_steps, round_to_steps
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import DenseVector, encode
 
 TAUS = [2.0**i for i in range(-6, 8)]

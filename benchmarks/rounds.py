@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from fetchsgd.clients.layer_gradients import full_precision
 from fetchsgd.runs.settings import resolve
 from fetchsgd.server.rounds import Merged, Training, train_rounds
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.tasks import ClientData, Task, cross_entropy, is_correct
 
 MB = 1e6

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.formatting import UNKNOWN, format_metric, format_ratio
+from fetchsgd.formatting import UNKNOWN, format_metric, format_ratio, plural
 from fetchsgd.report.groups import Group, Task, differing_settings, group_by_task
-from fetchsgd.report.runs import DIVERGED, find_runs
+from fetchsgd.report.runs import DIVERGED, Run, find_runs
 from fetchsgd.report.settings import setting_name, setting_value
 from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
@@ -27,9 +28,13 @@ ALWAYS = ("upload.bits", "upload.tau", "upload.density", "download.grid", "downl
 
 
 def table(results: Path) -> str:
-    """All groups of runs in the file, by task, method and growing overall compression."""
+    """All groups of runs in the file, by task, method and growing overall compression.
+
+    Below it stands which code made the rows, as they say themselves.
+    """
     lines = []
-    for task in group_by_task(find_runs([results])):
+    runs = find_runs([results])
+    for task in group_by_task(runs):
         is_private = any(run.epsilon is not None for run in task.runs)
         lines.append(
             HEAD.format(
@@ -42,7 +47,23 @@ def table(results: Path) -> str:
         for group in task.groups:
             alike = [run for run in task.runs if run.method == group.series.method]
             lines.append(_line(group, task, differing_settings(alike), is_private))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _made_by(runs, results)])
+
+
+def _made_by(runs: list[Run], results: Path) -> str:
+    """Commits, with the number of rows that each has made; "+" is one with changes on top."""
+    commits = Counter(run.commit or "unknown" for run in runs)
+    if len(commits) == 1:
+        told = f"commit `{next(iter(commits))}`"
+    else:
+        told = "commits " + ", ".join(f"`{name}` ({rows})" for name, rows in commits.most_common())
+    where = ", ".join(sorted({run.hardware or "unknown" for run in runs}))
+    torch = ", ".join(sorted({run.versions.get("torch", "unknown") for run in runs}))
+    again = f"`fetchsgd reproduce {results.stem}`"
+    return (
+        f"{plural(len(runs), 'row')}, made by {told} on {where.replace(' 1 threads', ' 1 thread')} "
+        f"with torch {torch}; {again} runs them again and compares."
+    )
 
 
 def _line(group: Group, task: Task, differing: list[str], is_private: bool) -> str:

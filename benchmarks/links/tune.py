@@ -26,7 +26,7 @@ from measure import environment
 from methods import CLIENTS, DOWN, METHODS, MOST_ROUNDS, TARGET, UP, candidates, run_settings
 
 from fetchsgd.flower.settings import read_settings
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 SEEDS = (1, 2)
 FLOWER_SECONDS = 8.0  # of a round, whatever is sent

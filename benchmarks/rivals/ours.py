@@ -9,7 +9,7 @@ import setting
 import torch
 
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 METHODS = {
     "fedavg": {"name": "fedavg"},

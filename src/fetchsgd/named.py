@@ -1,13 +1,15 @@
 """Parts that settings name: one of ours by its name, or the user's own by `package.module:name`.
 
-Tasks are functions; methods, quantisers and grids are classes.
+Tasks are functions; methods, quantisers and grids are classes. What cannot be imported by a name,
+as a function inside a function, has one for a while: see `in_memory`.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -27,11 +29,44 @@ class Required(Enum):
 
 REQUIRED: Final = Required.REQUIRED
 
+IN_MEMORY = "memory:"
+# The one table of this package that changes: names are looked up far from where objects come in.
+_in_memory: dict[str, Any] = {}
+
+
+@contextmanager
+def in_memory(objects: Mapping[str, Any]) -> Iterator[None]:
+    """While this lasts, `find` knows these objects by the names that `name_of` gave them."""
+    before = dict(_in_memory)
+    _in_memory.update(objects)
+    try:
+        yield
+    finally:
+        _in_memory.clear()
+        _in_memory.update(before)
+
+
+def name_of(found: Callable[..., Any], title: str | None = None) -> str:
+    """`package.module:name` if that leads back to the object, else a name for `in_memory`."""
+    title = title or str(getattr(found, "__name__", type(found).__name__))
+    module = getattr(found, "__module__", None)
+    if getattr(sys.modules.get(module or ""), title, None) is found:
+        return f"{module}:{title}"
+    return f"{IN_MEMORY}{title}"
+
 
 def find(kind: str, name: str, known: Mapping[str, T], form: str = "class") -> T:
     """What a name stands for. kind: "task", "method"; form: what users write, for the sentences."""
     if name in known:
         return known[name]
+    if name in _in_memory:
+        held: T = _in_memory[name]
+        return held
+    if name.startswith(IN_MEMORY):
+        raise UserError(
+            f"{kind} {name!r} was an object of the program that trained with it, and cannot be "
+            f"imported; give the {kind} itself, as that program did"
+        )
     module_name, colon, own_name = name.partition(":")
     if not colon:
         raise UserError(

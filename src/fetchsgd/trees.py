@@ -15,7 +15,9 @@ Tree = Any  # a tensor, or a tuple, list, dict or dataclass of trees
 
 
 def tree_map(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """The same tree with each of its leaves changed; whatever is no container is a leaf."""
+    """The same tree with its leaves changed: whatever is no container, and not None."""
+    if tree is None:
+        return None
     if is_dataclass(tree) and not isinstance(tree, type):
         parts = {part.name: getattr(tree, part.name) for part in fields(tree) if part.init}
         return replace(tree, **{name: tree_map(function, part) for name, part in parts.items()})

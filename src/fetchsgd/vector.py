@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +143,19 @@ class FlatModel:
         """The weights cut into the shapes of the parameters, sharing memory."""
         parts = torch.split(weights, self.sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    @torch.no_grad()
+    def put_weights(self, weights: Float[Tensor, " dim"]) -> None:
+        """Into the parameters of the module itself, in their own types."""
+        parameters = dict(self.module.named_parameters())
+        for name, view in zip(self.names, self.views(weights), strict=True):
+            parameters[name].copy_(view)
+
+    def copy_with(self, weights: Float[Tensor, " dim"]) -> nn.Module:
+        """A copy of the module, on the CPU, that holds these weights."""
+        copy = FlatModel(deepcopy(self.module).cpu())
+        copy.put_weights(weights)
+        return copy.module
 
     def constants(self) -> dict[str, Tensor]:
         """What the model keeps but does not train: frozen parameters and persistent buffers."""

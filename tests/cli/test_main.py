@@ -3,13 +3,13 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fetchsgd.cli import main
 from fetchsgd.runs.lock import alone_in
 
 ROOT = Path(__file__).parents[2]
@@ -27,20 +27,6 @@ def fetchsgd(*words, cwd=None):
         capture_output=True, text=True, cwd=cwd,
         env=ENVIRONMENT,
     )  # fmt: skip
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """The same in this process, which is quicker: exit code, output, sentences."""
-
-    def run(*words):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["fetchsgd", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_trains_and_tells(tmp_path):
@@ -69,7 +55,7 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
             "error: method.k must be from 1 to 75, got 100",
         ),
         (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
-        (["train", "tinytask:tiny", "--resume"], "error: --resume needs --out"),
+        (["train", "tinytask:tiny", "--resume"], "error: --resume needs the folder of a run"),
         (["train"], "Missing argument"),
         (["trian"], "No such command 'trian'"),
         (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),
@@ -212,6 +198,7 @@ def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):
         ("custom_task.py", 60),
         ("custom_method.py", 80),
         ("custom_quantiser.py", 100),
+        ("own_loop.py", 80),
     ],
 )
 def test_examples_are_short(file, most):
@@ -236,6 +223,12 @@ def test_the_sketch_example_finds_all_that_is_hidden():
 def test_algorithm1_by_hand_learns():
     done = example("algorithm1.py")
     assert float(done.stdout.strip().splitlines()[-1].split("accuracy ")[1].split(",")[0]) > 0.9
+
+
+def test_a_loop_of_ones_own_learns_with_clients_that_come_and_go(capsys):
+    runpy.run_path(str(ROOT / "examples/own_loop.py"), run_name="__main__")
+    accuracy = capsys.readouterr().out.split("test accuracy ")[1].split()[0]
+    assert float(accuracy) > 0.8
 
 
 def test_the_custom_task_of_the_examples_trains(tmp_path):

@@ -134,7 +134,7 @@ def test_a_model_that_vmap_cannot_run_is_run_client_by_client():
     assert trainer._side_by_side.vmap_serves is False
     with seeded_globals(0, torch.device("cpu")):
         for client, row in enumerate(found):
-            pieces, _ = trainer._backward(trainer.model.weights(), cohort_like(5).alone(client))
+            pieces, _ = trainer.backward(trainer.model.weights(), cohort_like(5).alone(client))
             assert torch.equal(torch.cat([piece.flatten() for piece in pieces]), row[:-1])
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from fetchsgd.flower.agreement import checksum, digest
-from fetchsgd.flower.client_round import MEMORY, Client
-from fetchsgd.flower.client_state import Kept
-from fetchsgd.flower.messages import Answer, ResendRequest, Work
+from fetchsgd.exchange.agreement import checksum, digest
+from fetchsgd.exchange.client import MEMORY, Participant, Pending
+from fetchsgd.exchange.client_state import ClientState
+from fetchsgd.exchange.messages import Answer, ResendRequest, Work
+from fetchsgd.flower.client_round import Client
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, after_round
@@ -35,7 +36,9 @@ class InMemory:
         return self.kept
 
     def save(self, kept):
-        self.kept = Kept(kept.lineage, kept.version, {n: v.copy() for n, v in kept.vectors.items()})
+        self.kept = ClientState(
+            kept.lineage, kept.version, {n: v.copy() for n, v in kept.vectors.items()}
+        )
 
 
 class Server:
@@ -111,14 +114,13 @@ def test_given_is_merged_plus_kept(fates, grid):
             merged += server.close(answer if arrives else None)
         # What the client knows once it is told which version its last reply went into.
         told = server.work().merged
-        pending = client.memory(client.keeper.load(), _pending(client), told)
+        me = Participant(server.setup, ME)
+        pending = me.memory(client.keeper.load(), _pending(client), told)
         kept = torch.zeros_like(given) if pending is None else pending["error"][0]
         torch.testing.assert_close(merged + kept, given, rtol=1e-4, atol=1e-5)
 
 
 def _pending(client):
-    from fetchsgd.flower.client_round import Pending
-
     return Pending.of(client.keeper.load())
 
 

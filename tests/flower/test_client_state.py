@@ -22,7 +22,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fetchsgd.errors import UserError
-from fetchsgd.flower.client_state import About, InFolder, Kept, keeper, read_file
+from fetchsgd.exchange.client_state import ClientState
+from fetchsgd.flower.client_state import About, InFolder, keeper, read_file
 
 VECTORS = {"held": np.arange(5, dtype=np.int32), "error": np.ones((1, 5), np.float32)}
 EVERYBODY = {"train__clients_per_round": 12, "train__epochs": 6.0}
@@ -44,8 +45,8 @@ def test_there_and_back(form, tmp_path):
     ours = a_keeper(tmp_path, form)
     assert ours.load() is None
     assert ours.about() == About("", 0)
-    ours.save(Kept("abc", 6, {"held": VECTORS["held"] + 1}))
-    ours.save(Kept("abc", 7, VECTORS))
+    ours.save(ClientState("abc", 6, {"held": VECTORS["held"] + 1}))
+    ours.save(ClientState("abc", 7, VECTORS))
     found = ours.load()
     assert ours.about() == About("abc", 7) == About(found.lineage, found.version)
     assert found.vectors.keys() == VECTORS.keys()
@@ -62,7 +63,7 @@ def test_the_folder_must_be_a_folder(folder):
 def test_a_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot create .*file"):
-        InFolder(tmp_path / "file", 0).save(Kept("abc", 1, VECTORS))
+        InFolder(tmp_path / "file", 0).save(ClientState("abc", 1, VECTORS))
 
 
 def flipped(path):
@@ -100,22 +101,22 @@ DAMAGES = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_broken_file_is_told_and_counts_as_nothing(name, tmp_path, caplog):
     ours = InFolder(tmp_path, 3)
-    ours.save(Kept("abc", 7, VECTORS))
+    ours.save(ClientState("abc", 7, VECTORS))
     DAMAGES[name](ours.path)
     assert ours.load() is None
     assert "what client 3 held is lost: " in caplog.text
     assert str(ours.path) in caplog.text
     if name != "a folder":
-        ours.save(Kept("abc", 8, VECTORS))
+        ours.save(ClientState("abc", 8, VECTORS))
         assert ours.about() == About("abc", 8)
 
 
 def test_what_is_half_written_is_beside_the_file(tmp_path):
     ours = InFolder(tmp_path, 3)
-    ours.save(Kept("abc", 7, VECTORS))
+    ours.save(ClientState("abc", 7, VECTORS))
     (tmp_path / "client-3.safetensors.partial").write_bytes(b"abc")  # killed while it wrote
     assert ours.about() == About("abc", 7)
-    ours.save(Kept("abc", 8, VECTORS))
+    ours.save(ClientState("abc", 8, VECTORS))
     assert [path.name for path in tmp_path.iterdir()] == ["client-3.safetensors"]
 
 
@@ -190,7 +191,7 @@ def test_weights_that_are_not_the_servers_are_forgotten(tmp_path):
         kept = ours.load()
         versions.append(0 if kept is None else kept.version)
         if versions[-1] == 2 and 2 not in versions[:-1]:
-            ours.save(Kept(kept.lineage, 2, {"held": kept.vectors["held"] + 1}))
+            ours.save(ClientState(kept.lineage, 2, {"held": kept.vectors["held"] + 1}))
 
     grid.before_look = damage
     assert counts(train(grid))["lost"] == 1
@@ -204,7 +205,7 @@ def test_a_file_of_another_model_is_no_state(tmp_path, caplog):
     def damage():
         kept = ours.load()
         if kept is not None and kept.version == 2:
-            ours.save(Kept(kept.lineage, 2, {"held": kept.vectors["held"][1:]}))
+            ours.save(ClientState(kept.lineage, 2, {"held": kept.vectors["held"][1:]}))
             grid.before_look = None
 
     grid.before_look = damage

@@ -22,7 +22,7 @@ from fetchsgd.flower.processes import Federation
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import FILE
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 pytestmark = pytest.mark.federation
 

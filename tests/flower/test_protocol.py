@@ -9,7 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fetchsgd.flower.messages import Answer, Hello, ResendRequest, Work
+from fetchsgd.exchange.messages import Answer, Hello, ResendRequest, Work
+from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.protocol import (
     HEADER,
     PAYLOAD,
@@ -18,7 +19,6 @@ from fetchsgd.flower.protocol import (
     num_payload_bytes,
     to_records,
 )
-from fetchsgd.flower.rejections import RejectedError
 
 MESSAGES = [
     Work("d", "l", 3, 2, 0.5, 12345, 1, 0.25, b"update"),

@@ -20,7 +20,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.run import Run
 from flwr.superlink.grid import HttpGrid
 
-from fetchsgd.flower.messages import Answer
+from fetchsgd.exchange.messages import Answer
 from fetchsgd.flower.protocol import from_records, to_records
 from fetchsgd.flower.pulling import make_puller
 

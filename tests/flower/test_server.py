@@ -18,7 +18,7 @@ from fetchsgd.flower.settings import read_settings
 from fetchsgd.methods import Delivered, Uncompressed
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import EARLIER, FILE
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 
 def simulated(grid, out):

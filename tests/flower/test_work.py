@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fetchsgd.flower.agreement import as_bytes, digest
+from fetchsgd.exchange.agreement import as_bytes, digest
 from fetchsgd.flower.work import work
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup

@@ -10,7 +10,7 @@ from fetchsgd.methods.decoding import Prior, Unbiased
 from fetchsgd.quantisers import Bits
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.sketch.hashing import round_seed
 from fetchsgd.wire import MismatchError, SketchTable, decode, encode
 

@@ -17,7 +17,7 @@ from fetchsgd.methods.windowed import WITH_MOMENTUM
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.settings import resolve
 from fetchsgd.server.grids import GRIDS, Float32Grid
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 CPU = torch.device("cpu")
 TESTS = str(Path(__file__).parents[1])
@@ -227,7 +227,7 @@ def assert_same_bits(folder):
 KILLED_IN_ROUND_8 = """
 import os, pathlib, signal, sys
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 given = {"task": {"name": "tinytask:tiny"}, "method": {"name": "fetchsgd", "hash": "fixed"}}
 Run(resolve(given, sys.argv[2:])).execute(

@@ -22,7 +22,7 @@ from fetchsgd.flower.protocol import PAYLOAD, STYPE, WIRE, payload_of
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import FILE
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import DenseVector, Floats, SparseUpdate, decode, encode
 
 FLAT = {

@@ -6,7 +6,7 @@ from outside.settings import AS_TEXT, GIVEN, given
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
-from fetchsgd.simulate.sweep import plan
+from fetchsgd.simulation.sweep import plan
 
 
 def test_the_command_line_and_a_file_say_the_same():

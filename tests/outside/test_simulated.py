@@ -10,7 +10,7 @@ from fetchsgd.report import write_report
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import decode, encode
 
 KEEPS = pytest.mark.parametrize("keep", [False, True], ids=["forgets", "keeps"])

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from fetchsgd.errors import UserError
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import decode, encode
 
 ROUNDS = 5

@@ -10,7 +10,7 @@ from fetchsgd.errors import UserError
 from fetchsgd.quantisers import SharedStep
 from fetchsgd.quantisers.shared_step import FINER, FORGETS, next_size, typical_size
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 from fetchsgd.wire import DenseVector, encode
 
 KEY = 77

@@ -123,17 +123,17 @@ def test_the_arrow_keys_lead_from_run_to_run(page):
 
 
 def test_clicking_a_header_sorts_the_table(page):
-    head = find(page, "[data-task='0'] th[aria-sort]")[4]
+    head = find(page, "[data-task='0'] th[aria-sort]")[5]
     button = head.find_element("css selector", "button")
     page.execute_script("arguments[0].click()", button)
     assert head.get_attribute("aria-sort") == "ascending"
-    *values, unknown, other = column(page, 5)
+    *values, unknown, other = column(page, 6)
     numbers = [float(value.removesuffix(" %")) for value in values]
     assert numbers == sorted(numbers)
     assert unknown == other == "–"
     page.execute_script("arguments[0].click()", button)
     assert head.get_attribute("aria-sort") == "descending"
-    assert column(page, 5) == [*reversed(values), "–", "–"]
+    assert column(page, 6) == [*reversed(values), "–", "–"]
 
 
 def test_the_legend_hides_and_shows_a_series(page):

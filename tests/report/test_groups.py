@@ -240,3 +240,9 @@ def test_no_two_series_look_the_same():
         {style.look.dash for style in styles.values()},
     ):
         assert len(looks) == len(both)
+
+
+def test_plain_sgd_in_few_bits_is_not_called_uncompressed():
+    both = [Series("uncompressed", low_bit) for low_bit in (False, True)]
+    styles = series_styles(both)
+    assert [styles[one].label for one in both] == ["Uncompressed", "SGD, low-bit"]

@@ -11,7 +11,7 @@ from fetchsgd.report import ReportError, find_runs, load_run, summary_table, tab
 from fetchsgd.report.curves import loss_curve, mean_curve, metric_curve
 from fetchsgd.report.groups import group_by_task
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run as Training
+from fetchsgd.simulation import Run as Training
 
 
 def edit_result(folder, **changes):

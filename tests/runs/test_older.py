@@ -14,9 +14,9 @@ from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.older import as_meant, going_on
 from fetchsgd.runs.settings import changes, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
-from fetchsgd.simulate import Run
-from fetchsgd.simulate.sweep import plan
-from fetchsgd.simulate.sweep_jobs import run_sweep
+from fetchsgd.simulation import Run
+from fetchsgd.simulation.sweep import plan
+from fetchsgd.simulation.sweep_jobs import run_sweep
 
 TINY = {"task": {"name": "tinytask:tiny"}}
 PAPER = {**TINY, "method": {"name": "fetchsgd", "hash": "fixed"}}

@@ -16,7 +16,7 @@ from fetchsgd.privacy.source import Source
 from fetchsgd.runs import checkpoint as checkpoints
 from fetchsgd.runs.private import KEY_FILE
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 CENTRAL = ("privacy.mode=central", "privacy.noise=1")
 LINEAR = ["fetchsgd", "true_topk", "fedavg", "uncompressed"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
-from fetchsgd.simulate import Run
+from fetchsgd.simulation import Run
 
 TINY = {"task": {"name": "tinytask:tiny"}}
 

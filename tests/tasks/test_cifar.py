@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate import Run
-from fetchsgd.simulate.sweep import plan
+from fetchsgd.simulation import Run
+from fetchsgd.simulation.sweep import plan
 from fetchsgd.tasks import cifar
 from fetchsgd.tasks.augment import PADDING, crop_and_flip
 from fetchsgd.tasks.cifar import CIFAR10, CIFAR100, PIXELS, DataFile, cifar10, cifar100

@@ -14,7 +14,7 @@ from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks.language_models import load_dialogue_model, load_encoder
 from fetchsgd.tasks.lora import Lora
 from fetchsgd.vector import FlatModel

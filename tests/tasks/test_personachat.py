@@ -11,7 +11,7 @@ import torch
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks.base import perplexity, totals_and_counts
 from fetchsgd.tasks.dialogues import Specials
 from fetchsgd.tasks.language_models import Encoder

@@ -11,7 +11,7 @@ from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gradients import ClientGradients
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
-from fetchsgd.simulate.run import Run
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks.shakespeare import (
     FILE,
     LENGTH,

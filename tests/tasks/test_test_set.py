@@ -10,8 +10,8 @@ from tinytask import tiny
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
-from fetchsgd.simulate import Run
-from fetchsgd.simulate.sweep import plan
+from fetchsgd.simulation import Run
+from fetchsgd.simulation.sweep import plan
 from fetchsgd.tasks import HeldOut
 
 GIVEN = {"task": {"name": "lazytask:lazy"}}

@@ -21,6 +21,7 @@ def tasks() -> None:
         table.add_row(name, _first_line(function.__doc__), _options(task_options(function)))
     console.print(table)
     say("or your own function: package.module:function (see examples/custom_task.py)")
+    say("'fetchsgd settings task' says what the options mean")
 
 
 def methods() -> None:
@@ -31,6 +32,7 @@ def methods() -> None:
         table.add_row(name, about, _options(METHOD.options(name)))
     console.print(table)
     say("or your own class: package.module:Class")
+    say("'fetchsgd settings method' says what the options mean")
 
 
 def _first_line(text: str | None) -> str:

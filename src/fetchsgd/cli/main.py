@@ -1,28 +1,35 @@
-"""The commands, put together, and their exit codes.
-
-0   all is done; a sweep also counts runs that diverged, which it records
-1   a sweep in which runs failed, or were refused because their folders hold other settings
-2   a mistake in what was asked for, with a sentence; also a package that is not installed
-3   the run diverged, now or before it was resumed
-"""
+"""The commands, put together, and their exit codes."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import click
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from fetchsgd import __version__
 from fetchsgd.cli.lists import methods, tasks
 from fetchsgd.cli.output import complain
 from fetchsgd.cli.privacy import privacy
 from fetchsgd.cli.report import report
+from fetchsgd.cli.reproduce import reproduce
+from fetchsgd.cli.settings import settings
 from fetchsgd.cli.sweep import demo, sweep
 from fetchsgd.cli.theory import theory
 from fetchsgd.cli.train import train
-from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.errors import DivergedError, MachineError, UserError, from_os
 from fetchsgd.extras import how_to_install
+
+EXIT_CODES = """\
+0    all is done; a sweep also counts runs that diverged, which it records
+1    a sweep in which runs failed, or were refused because their folders hold other settings;
+     rows that 'reproduce' could not have again
+2    a mistake in what was asked for, with a sentence; also a package that is not installed
+3    the run diverged, now or before it was resumed
+4    the machine's trouble: a full disk, a file that may not be read
+130  stopped with Ctrl-C"""
 
 
 class PlainCommand(TyperCommand):
@@ -32,23 +39,51 @@ class PlainCommand(TyperCommand):
         return super().get_help(ctx).replace("\\[", "[")
 
 
+class Commands(TyperGroup):
+    """All of them; their help ends with the exit codes."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        codes = "\n".join(f"  {line}" for line in EXIT_CODES.splitlines())
+        return f"{super().get_help(ctx)}\n\nExit codes:\n{codes}\n"
+
+
 app = typer.Typer(
-    help="Train one model over many clients whose links are slow.",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, sweep, report, demo, tasks, methods, theory, privacy):
+for command in (train, sweep, report, reproduce, demo, settings, tasks, methods, theory, privacy):
     app.command(cls=PlainCommand)(command)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fetchsgd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train one model over many clients whose links are slow."""
+
+
 def main() -> None:
-    """The entry point: sentences instead of tracebacks for a user's mistakes."""
+    """The entry point: sentences instead of tracebacks for mistakes and troubles."""
     try:
         app(standalone_mode=True)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        complain(f"error: {from_os(f'the system refuses{where}', error)}")
+        sys.exit(4)
     except UserError as error:
         complain(f"error: {error}")
-        sys.exit(2)
+        sys.exit(4 if isinstance(error, MachineError) else 2)
     except DivergedError as error:
         complain(f"diverged: {error}")
         sys.exit(3)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from fetchsgd.cli.display import SweepDisplay
+from fetchsgd.cli.going_on import STOPPED
 from fetchsgd.cli.output import complain, console, say
 from fetchsgd.cli.report import make_report
-from fetchsgd.simulate.sweep import Planned, plan, read_sweep
-from fetchsgd.simulate.sweep_jobs import Changed, Outcome, run_sweep
+from fetchsgd.formatting import format_metric, format_ratio, plural
+from fetchsgd.simulation.sweep import Planned, plan, read_sweep
+from fetchsgd.simulation.sweep_jobs import Changed, Outcome, run_sweep
 
 Jobs = Annotated[
     int, typer.Option(min=1, help="How many runs at the same time; several GPUs take turns.")
@@ -38,7 +40,7 @@ def sweep(
     FILE.toml holds settings and [[sweep]] entries. Runs that have ended are skipped, runs that
     were interrupted are resumed.
     """
-    _sweep(read_sweep(file), out, jobs, changed)
+    _complain(run_all(read_sweep(file), out, jobs, changed))
 
 
 def demo(
@@ -52,25 +54,42 @@ def demo(
     content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
     planned = plan(content, "the demo")
     say(f"{len(planned)} runs on {content['task']['name']}, {jobs} at the same time")
-    _sweep(planned, out, jobs, changed)
+    _complain(run_all(planned, out, jobs, changed))
     make_report([out], out / "report.html")
 
 
-def _sweep(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> None:
+def run_all(planned: list[Planned], out: Path, jobs: int, changed: Changed) -> list[Outcome]:
+    """The runs, with a line for each that ends."""
     ended: list[Outcome] = []
-    columns = (BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("runs", total=len(planned))
+    with SweepDisplay(console, len(planned)) as display:
 
         def done(outcome: Outcome) -> None:
             ended.append(outcome)
-            shows_why = outcome.status in ("failed", "refused", "skipped") and outcome.message
-            why = f" ({outcome.message})" if shows_why else ""
-            say(f"[{len(ended)}/{len(planned)}] {outcome.name}: {outcome.status}{why}")
-            bar.advance(task)
+            display.done(outcome.name)
+            say(f"[{len(ended)}/{len(planned)}] {outcome.name}: {_how(outcome)}")
 
-        run_sweep(planned, out, jobs, done, changed)
-    _complain(ended)
+        try:
+            run_sweep(planned, out, jobs, done, changed, display.seen)
+        except KeyboardInterrupt as error:
+            complain(
+                f"stopped: {len(ended)} of {plural(len(planned), 'run')} are done; the same "
+                "command goes on with the rest, each from its last checkpoint"
+            )
+            raise typer.Exit(STOPPED) from error
+    return ended
+
+
+def _how(outcome: Outcome) -> str:
+    """How a run ended, and with what."""
+    shows_why = outcome.status in ("failed", "refused", "skipped") and outcome.message
+    why = f" ({outcome.message})" if shows_why else ""
+    result = outcome.result
+    if result is None or result.get("value") is None:
+        return f"{outcome.status}{why}"
+    overall = result.get("wire_overall_compression")
+    ratio = "" if overall is None else f", {format_ratio(overall).replace('×', 'x')} overall"
+    value = format_metric(result["value"], result["metric"])
+    return f"{outcome.status}{why}, {result['metric']} {value}{ratio}"
 
 
 def _complain(ended: list[Outcome]) -> None:

@@ -8,16 +8,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fetchsgd.cli.display import watching
-from fetchsgd.cli.output import console, say
-from fetchsgd.errors import UserError
+from fetchsgd.cli.going_on import STOPPED, settings_of, what_is_left, where_it_stands
+from fetchsgd.cli.output import complain, console, say
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
-from fetchsgd.runs.budget import choose, parse_budget
-from fetchsgd.runs.older import going_on
-from fetchsgd.runs.settings import Config, merge, parse_assignments, parse_names, resolve
-from fetchsgd.runs.settings.presets import preset as find_preset
+from fetchsgd.runs.checkpoint import need_safetensors
+from fetchsgd.runs.settings import Config, merge
 from fetchsgd.runs.toml_files import Settings, read_toml
-from fetchsgd.simulate.run import Run
-from fetchsgd.vector import FlatModel
+from fetchsgd.simulation.prepare import Prepared, prepare
+from fetchsgd.tasks import TASKS
 
 Setting = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -28,7 +27,7 @@ Setting = Annotated[
 
 
 def train(
-    what: Annotated[str, typer.Argument(metavar="TASK|FILE.toml")],
+    what: Annotated[str, typer.Argument(metavar="TASK|FILE.toml|RUN")],
     method: Annotated[
         str | None,
         typer.Option(help="fetchsgd by default; your own class as package.module:Class."),
@@ -52,54 +51,62 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/TASK-METHOD-N by default.")
     ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            help="The same as --set train.epochs. With --resume it may be more than before, where "
+            "the learning rates of the rounds that are done would have been the same."
+        ),
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint in RUN, or in --out."),
     ] = False,
 ) -> None:
     """Train one model and leave a run folder.
 
     TASK is the name of a task, or your own function as package.module:function. FILE.toml holds
-    settings, one section each for the task, the method and so on.
+    settings, one section each for the task, the method and so on. RUN is a run folder, whose
+    settings are in it: 'fetchsgd train RUN --resume' goes on with it.
     """
-    given, assignments = _given(what, method, preset), settings or []
+    need_safetensors()
+    assignments = settings or []
     if resume and out is None:
-        raise UserError("--resume needs --out: which run is to go on?")
-    if resume and out is not None:
-        given = going_on(merge(given, parse_names(assignments)), out)
-    config = resolve(given, assignments)
-    if budget is not None:
-        config = _within(budget, config, given, assignments)
-    run = Run(config)
-    folder = out or _fresh_folder(config)
-    _introduce(run, folder)
-    with watching(console, folder.name, config.task.metric) as watch:
-        result = run.execute(folder, resume, watch)
+        if method or preset or budget:
+            raise UserError(
+                "a run goes on with its own settings: leave --method, --preset and --budget out"
+            )
+        out, given = Path(what), settings_of(Path(what), epochs)
+    else:
+        given = _given(what, method, preset)
+        assignments = [*assignments, *([] if epochs is None else [f"train.epochs={epochs}"])]
+    prepared = prepare(
+        given, assignments, preset=preset, budget=budget, resumed=out if resume else None
+    )
+    run = prepared.run
+    folder = out or _fresh_folder(run.config)
+    _introduce(prepared, folder)
+    if resume:
+        say(where_it_stands(folder, run.setup.rounds))
+    try:
+        with watching(console, folder.name, run.config.task.metric) as watch:
+            result = run.execute(folder, resume, watch)
+    except KeyboardInterrupt as error:
+        complain(what_is_left(folder, run.setup.rounds))
+        raise typer.Exit(STOPPED) from error
     _tell(result, folder)
 
 
-def _within(budget: str, config: Config, given: Settings, assignments: list[str]) -> Config:
-    """The same settings but for those that a budget decides."""
-    dim = FlatModel(config.task.model()).dim
-    bytes = parse_budget(budget, dim)
-    chosen = choose(config.method, dim, bytes, config.method_options.get("rows", 1))
-    names = [f"{section}.{key}={v}" for section, keys in chosen.items() for key, v in keys.items()]
-    own = merge(given, parse_assignments(assignments, config.settings))
-    for section, keys in chosen.items():
-        for key in keys:
-            if key in own.get(section, {}):
-                raise UserError(f"--budget chooses {section}.{key}: leave one of the two out")
-    say(f"budget of {bytes:,} bytes ({4 * dim / bytes:.3g}x): {', '.join(names)}")
-    return resolve(given, [*assignments, *names])
-
-
 def _given(what: str, method: str | None, preset: str | None) -> Settings:
+    if Path(what).is_dir() and what not in TASKS:
+        raise UserError(f"{what} is a folder; to go on with the run in it, add --resume")
+    if Path(what).is_file() and not what.endswith(".toml"):
+        raise UserError(f"{what} is a file, but the name of one with settings must end in .toml")
     given = read_toml(Path(what)) if what.endswith(".toml") else {"task": {"name": what}}
     if "sweep" in given:
         raise UserError(f"{what} is a sweep; use 'fetchsgd sweep {what} --out DIR'")
     if preset is not None and method is not None:
         raise UserError("--preset chooses the method: leave --method out, or the preset")
-    if preset is not None:
-        return merge(find_preset(preset), given)
     return merge(given, {"method": {"name": method}}) if method else given
 
 
@@ -114,20 +121,20 @@ def _fresh_folder(config: Config) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
+            raise from_os(f"cannot create the run folder {folder}", error) from error
         else:
             return folder
 
 
-def _introduce(run: Run, folder: Path) -> None:
-    setup = run.setup
+def _introduce(prepared: Prepared, folder: Path) -> None:
+    run, setup = prepared.run, prepared.run.setup
     say(
         f"{run.config.task.name}: {setup.sampler.num_clients:,} clients, "
         f"{setup.sampler.per_round} a round, {setup.rounds:,} rounds, "
         f"{setup.model.dim:,} weights, {run.config.method} on {run.device}"
     )
-    for note in [*run.method.notes, *(run.private.notes if run.private else [])]:
-        say(f"note: {note}")
+    for note in prepared.notes:
+        say(note)
     say(f"run folder: {folder}")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
+from fetchsgd.clients.dropout import next_step
 from fetchsgd.trees import Tree, at, flatten_clients, tree_map
 
 
@@ -18,6 +19,7 @@ class Batch:
     inputs: Tree  # (b, ...)
     targets: Tree  # (b, ...)
     shares: Float32[Tensor, " b"]  # they sum to one
+    keys: Int64[Tensor, " b"] | None = None  # by which dropout drops (dropout.py)
 
     @property
     def examples(self) -> Tree:
@@ -32,6 +34,7 @@ class Cohort:
     targets: Tree  # (n, m, ...)
     present: Bool[Tensor, "n m"]
     weights: Float32[Tensor, " n"]  # they sum to one
+    keys: Int64[Tensor, "n m"] | None = None  # by which dropout drops
 
     @property
     def examples(self) -> Tree:
@@ -43,24 +46,29 @@ class Cohort:
         """All clients at once, each as its weight says."""
         shares = (self.weights / self.present.sum(dim=1).clamp(min=1))[:, None] * self.present
         inputs, targets = flatten_clients(self.inputs), flatten_clients(self.targets)
-        return Batch(inputs, targets, shares.flatten())
+        return Batch(inputs, targets, shares.flatten(), flatten_clients(self.keys))
 
     def part(self, chosen: slice) -> Cohort:
-        inputs, targets = at(self.inputs, chosen), at(self.targets, chosen)
-        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen])
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen], keys)
 
     def alone(self, client: int) -> Batch:
         """One client, which counts fully."""
         present = self.present[client]
         shares = present / present.sum().clamp(min=1)
-        return Batch(at(self.inputs, client), at(self.targets, client), shares)
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), client)
+        return Batch(inputs, targets, shares, keys)
 
     def take(self, columns: Tensor) -> Cohort:
         """Some examples of each client."""
         rows = torch.arange(len(columns), device=columns.device)[:, None]
         chosen = (rows, columns)
-        inputs, targets = at(self.inputs, chosen), at(self.targets, chosen)
-        return Cohort(inputs, targets, self.present[chosen], self.weights)
+        inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights, keys)
+
+    def later(self, step: int) -> Cohort:
+        """The same examples in another local step, where dropout drops other numbers."""
+        return self if self.keys is None else replace(self, keys=next_step(self.keys, step))
 
     def shuffled(self, generator: torch.Generator) -> Tensor:
         """A random order of each client's examples, absent ones last."""

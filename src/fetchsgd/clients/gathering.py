@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort, rounded_up
-from fetchsgd.randomness import torch_generator
+from fetchsgd.clients.dropout import example_keys
+from fetchsgd.randomness import number, torch_generator
 from fetchsgd.tasks.base import Augment, Clients
 from fetchsgd.trees import Tree, flatten_clients, tree_map
+
+
+@dataclass(frozen=True)
+class DropoutSeed:
+    """What dropout depends on beside the round: the run, and who the first client is."""
+
+    seed: int
+    first_client: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Gatherer:
 
     averaging: "uniform" gives every client the same weight (eqn 2), "examples" weighs clients by
         how many examples they have (eqn 1).
-    seed: of the random changes that `augment` makes.
+    seed: of the random changes that `augment` makes. draws: without it, torch's generators decide.
     few_shapes: pad batches to a few sizes where clients differ in size. CUDA graphs need that:
         one is recorded for each shape.
     """
@@ -36,6 +45,7 @@ class Gatherer:
     seed: int
     augment: Augment | None = None
     few_shapes: bool = False
+    draws: DropoutSeed | None = None
 
     def gather_batch(self, clients: NDArray[np.int64], round: int) -> Batch:
         """All clients' examples as one batch, augmented."""
@@ -47,9 +57,9 @@ class Gatherer:
             missing = rounded_up(len(rows)) - len(rows)
             rows, shares = np.pad(rows, (0, missing), "edge"), np.pad(shares, (0, missing))
         inputs, targets = self.data.read(rows, round)
-        return Batch(
-            self._augmented(inputs, round), targets, self._on_device(shares.astype(np.float32))
-        )
+        keys = self._keys(rows, round)
+        shares = shares.astype(np.float32)
+        return Batch(self._augmented(inputs, round), targets, self._on_device(shares), keys)
 
     def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
         """The same client by client."""
@@ -67,7 +77,17 @@ class Gatherer:
             targets,
             self._on_device(present),
             self._on_device(self._shares(sizes).astype(np.float32)),
+            self._keys(rows, round),
         )
+
+    def _keys(self, rows: NDArray[np.int64], round: int) -> Tensor | None:
+        """By which dropout drops."""
+        if self.draws is None:
+            return None
+        owners = np.searchsorted(self.data.offsets, rows, "right") - 1
+        within = rows - self.data.offsets[owners]
+        base = number(self.draws.seed, "model", round)
+        return self._on_device(example_keys(base, owners + self.draws.first_client, within))
 
     def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         by_examples = self.averaging == "examples"

@@ -9,6 +9,7 @@ others for GPUs. A model that vmap cannot run is left to trainer.py, client by c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fetchsgd.clients.dropout import keyed_dropout
 from fetchsgd.clients.layer_gradients import full_precision
 from fetchsgd.clients.per_client_convolutions import per_client_convolutions
 from fetchsgd.clients.taps import layers_of, tapped
@@ -55,12 +57,14 @@ class ClientGradients:
         # Not known before two clients' gradients have been computed both ways.
         self.vmap_serves: bool | None = None
         self.one_pass_serves: bool | None = None if self.layers else False
+        self.why_not = ""  # vmap does not serve
 
     def can_take(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> bool:
         """Whether the model can be run for many clients at once.
 
         vmap cannot run a model whose path depends on its data or on chance, such as one that skips
-        layers at random.
+        layers at random, nor torch's recurrent layers: an LSTM it runs step by step, two to three
+        times slower than client by client.
         """
         if self.vmap_serves is None:
             self._try_both(weights if weights.ndim == 1 else weights[0], cohort.part(slice(2)))
@@ -92,7 +96,8 @@ class ClientGradients:
         gradients = weights.new_empty(len(cohort.present), self.model.dim) if out is None else out
         decay = self.weight_decay * weights.detach() if self.weight_decay else None
         with torch.enable_grad(), tapped(self.layers, gradients, decay) as taps:
-            losses = self._losses(parameters, cohort.examples, flatten_clients(cohort.targets))
+            targets, keys = flatten_clients((cohort.targets, cohort.keys))
+            losses = self._losses(parameters, cohort.examples, targets, keys)
             means = mean_present(losses.view(cohort.present.shape), cohort.present)
             torch.autograd.grad(means.sum(), taps.anchor, allow_unused=True)
         taps.fill_unreached()
@@ -100,29 +105,45 @@ class ClientGradients:
 
     def by_vmap(self, weights: Float32[Tensor, "*n dim"], cohort: Cohort) -> Gradients:
         in_weights = None if weights.ndim == 1 else 0
-        each = vmap(grad_and_value(self._mean_loss), (in_weights, 0, 0, 0), randomness="different")
-        found: Gradients = each(weights, cohort.inputs, cohort.targets, cohort.present)
+        in_dims = (in_weights, 0, 0, 0, None if cohort.keys is None else 0)
+        each = vmap(grad_and_value(self._mean_loss), in_dims, randomness="different")
+        with warnings.catch_warnings():
+            # Of what torch does client by client within vmap, which is still right.
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            found: Gradients = each(
+                weights, cohort.inputs, cohort.targets, cohort.present, cohort.keys
+            )
         return found
 
     def by_per_client_convolutions(
         self, weights: Float32[Tensor, "n dim"], cohort: Cohort
     ) -> Gradients:
-        each = vmap(self._mean_loss, randomness="different")
+        in_dims = (0, 0, 0, 0, None if cohort.keys is None else 0)
+        each = vmap(self._mean_loss, in_dims, randomness="different")
         with torch.enable_grad(), per_client_convolutions(self.model.module):
             weights = weights.detach().requires_grad_()
-            losses = each(weights, cohort.inputs, cohort.targets, cohort.present)
+            losses = each(weights, cohort.inputs, cohort.targets, cohort.present, cohort.keys)
             # No client's loss depends on another's weights.
             (gradients,) = gradients_of(losses.sum(), [weights])
         return gradients, losses.detach()
 
     def _mean_loss(
-        self, weights: Float32[Tensor, " dim"], inputs: Tree, targets: Tree, present: Tensor
+        self,
+        weights: Float32[Tensor, " dim"],
+        inputs: Tree,
+        targets: Tree,
+        present: Tensor,
+        keys: Tensor | None,
     ) -> Float32[Tensor, ""]:
-        return mean_present(self._losses(self.model.views(weights), inputs, targets), present)
+        losses = self._losses(self.model.views(weights), inputs, targets, keys)
+        return mean_present(losses, present)
 
-    def _losses(self, parameters: list[Tensor], inputs: Tree, targets: Tree) -> Tensor:
+    def _losses(
+        self, parameters: list[Tensor], inputs: Tree, targets: Tree, keys: Tensor | None
+    ) -> Tensor:
         mixed = self.compute_dtype != torch.float32
-        with torch.autocast(parameters[0].device.type, self.compute_dtype, mixed):
+        autocast = torch.autocast(parameters[0].device.type, self.compute_dtype, mixed)
+        with autocast, keyed_dropout(keys):
             outputs = self.model(parameters, inputs)
         return checked_losses(self.loss(to_floats(outputs), targets), len(first_leaf(targets)))
 
@@ -140,15 +161,24 @@ class ClientGradients:
         noise = torch.randn(weights.shape, generator=generator, device=weights.device)
         weights = weights + NUDGE * noise
         self.vmap_serves = self.one_pass_serves = False
+        if recurrent := next(self._recurrent_layers(), None):
+            self.why_not = f"torch cannot run {recurrent} for many at once"
+            return
         with without_dropout_layers(self.model.module), full_precision():
             expected = tried(exact.by_vmap, weights, cohort)
-            if expected is None:
+            if isinstance(expected, str):
+                self.why_not = f"torch cannot run the model for many at once: {expected}"
                 return
             self.vmap_serves = True
             # It may fail for shapes that do not fit, or inputs given by name.
-            found = tried(exact.in_one_pass, weights, cohort) if self.layers else None
-        if found is not None:
+            found = tried(exact.in_one_pass, weights, cohort) if self.layers else ""
+        if not isinstance(found, str):
             self.one_pass_serves = self._agree(found, expected)
+
+    def _recurrent_layers(self) -> Iterator[str]:
+        for part in self.model.module.modules():
+            if isinstance(part, nn.RNNBase):
+                yield f"torch.nn.{part.mode.partition('_')[0]}"
 
     def _agree(self, found: Float32[Tensor, "n dim"], expected: Float32[Tensor, "n dim"]) -> bool:
         parts = (torch.split(vectors, self.model.sizes, dim=1) for vectors in (found, expected))
@@ -160,15 +190,17 @@ class ClientGradients:
 
 def tried(
     compute: Callable[[Tensor, Cohort], Gradients], weights: Float32[Tensor, " dim"], cohort: Cohort
-) -> Float32[Tensor, "n dim"] | None:
-    """The gradients, or None if the model cannot be run this way."""
+) -> Float32[Tensor, "n dim"] | str:
+    """The gradients, or why the model cannot be run this way."""
     try:
         with seeded_globals(0, weights.device):
             return compute(weights, cohort)[0]
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError):
-        return None
+    except (RuntimeError, IndexError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # torch takes a paragraph for what most often is the reason.
+        return "its path depends on its data" if "data-dependent" in reason else reason[:200]
 
 
 def gradients_of(loss: Float32[Tensor, ""], parameters: list[Tensor]) -> list[Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Batch, Cohort
 from fetchsgd.clients.constants import ConstantsCheck
+from fetchsgd.clients.dropout import DrawnTwiceError, forward_is_over, keyed_dropout
 from fetchsgd.clients.gradients import ClientGradients, gradients_of
 from fetchsgd.clients.graphs import GraphedGradient, SharedRows
 from fetchsgd.randomness import seeded_globals
@@ -90,7 +91,7 @@ class Trainer:
         seed: of what the model draws, as for dropout.
         With graphs, the next call overwrites the gradient.
         """
-        with self._training_pass(seed, weights.device):
+        with self.training_pass(seed, weights.device):
             return self._mean_gradient(weights, batch)
 
     def client_vectors(
@@ -107,14 +108,22 @@ class Trainer:
         generator: of the order of local batches. seed: of what the model draws, as for dropout.
         With graphs, the next call overwrites the gradients.
         """
-        with self._training_pass(seed, weights.device):
+        with self.training_pass(seed, weights.device):
             if work.is_one_gradient:
                 gradients, losses = self._gradients(weights, cohort)
                 return clip_rows(gradients, work.clip), losses
             return self._local_steps(weights, cohort, work, rate, generator)
 
+    def why_one_by_one(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> str | None:
+        """Why these clients cannot be computed at once; None if they can, or if they should not."""
+        n, most = cohort.present.shape
+        if n == 1 or most * self.model.dim >= LARGE_CLIENT:
+            return None
+        served = self._side_by_side.can_take(weights, cohort)
+        return None if served else self._side_by_side.why_not
+
     @contextmanager
-    def _training_pass(self, seed: int, device: torch.device) -> Iterator[None]:
+    def training_pass(self, seed: int, device: torch.device) -> Iterator[None]:
         with seeded_globals(seed, device), self._constants.around_pass():
             yield
 
@@ -123,16 +132,22 @@ class Trainer:
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         if self.graphs and weights.is_cuda:
             return self._recorded(weights, batch)
-        return self._backward(weights, batch)
+        try:
+            return self.backward(weights, batch)
+        except DrawnTwiceError:  # torch's own draws can be repeated
+            return self.backward(weights, replace(batch, keys=None))
 
-    def _backward(
+    def backward(
         self, weights: Float32[Tensor, " dim"], batch: Batch
     ) -> tuple[list[Tensor], Float32[Tensor, ""]]:
         parameters = [view.detach().requires_grad_() for view in self.parameters(weights)]
-        outputs = self.outputs(parameters, batch.examples)
-        losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
-        loss = losses @ batch.shares
-        pieces, at = gradients_of(loss, parameters), self.model.views(weights)
+        # Also on the way back, where a model with checkpoints computes parts of it once more.
+        with self.model.holding(parameters), keyed_dropout(batch.keys):
+            outputs = self.outputs(parameters, batch.examples)
+            forward_is_over()
+            losses = checked_losses(self.loss(outputs, batch.targets), len(batch.shares))
+            loss = losses @ batch.shares
+            pieces, at = gradients_of(loss, parameters), self.model.views(weights)
         if weights.is_cuda:  # copied into one: to handle hundreds of pieces takes the host longer
             pieces, at = [torch.cat([piece.flatten() for piece in pieces])], [weights]
         gradients = [piece.float() for piece in pieces]
@@ -154,11 +169,13 @@ class Trainer:
         size = min(work.batch_size or most, most)
         local = weights  # shared in the first step, which then costs half as much
         first_losses: Tensor | None = None
+        step = 0
         for _ in range(work.epochs):
             order = cohort.shuffled(generator) if size < most else None
             for start in range(0, most, size):
                 batch = cohort if order is None else cohort.take(order[:, start : start + size])
-                gradients, losses = self._gradients(local, batch)
+                gradients, losses = self._gradients(local, batch.later(step))
+                step += 1
                 first_losses = losses if first_losses is None else first_losses
                 gradients = clip_rows(gradients, work.clip)
                 # A client that has no examples left in this epoch keeps its weights.
@@ -175,14 +192,14 @@ class Trainer:
         n, most = cohort.present.shape
         is_alone = n == 1 or most * self.model.dim >= LARGE_CLIENT
         if is_alone or not self._side_by_side.can_take(weights, cohort):
-            return self._one_after_another(weights, cohort)
+            return self.one_after_another(weights, cohort)
         # Weights that differ would have to be copied into the graph's memory, gigabytes of them.
         is_recorded = self.graphs and weights.is_cuda and weights.ndim == 1
         if is_recorded and self._side_by_side.serves_in_one_pass(weights, cohort):
             return self._recorded_side_by_side(weights, cohort)
         return self._side_by_side(weights, cohort)
 
-    def _one_after_another(
+    def one_after_another(
         self, weights: Float32[Tensor, "*n dim"], cohort: Cohort
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         n = len(cohort.present)
@@ -203,7 +220,7 @@ class Trainer:
 
     @cached_property
     def _recorded(self) -> GraphedGradient[Batch, list[Tensor]]:
-        return GraphedGradient(self._backward)
+        return GraphedGradient(self.backward)
 
     @cached_property
     def _recorded_side_by_side(self) -> GraphedGradient[Cohort, Tensor]:

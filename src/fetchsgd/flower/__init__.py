@@ -1,15 +1,11 @@
 """Training over real machines: Flower moves the messages, everything else is as in simulation.
 
     settings.py      a run's settings from `[tool.flwr.app.config]`
-    agreement.py     what server and clients must agree on: settings, weights, versions
-    messages.py      what server and client tell each other
-    protocol.py      the same as Flower's records, with sentences for what is not right
-    work.py          a client's work: from weights to the payload that it sends
+    protocol.py      messages as Flower's records, with sentences for what is not right
+    work.py          a client's work: from weights to its vector
     client_round.py  a client's part in a round, around that work
     client_state.py  what a client keeps between rounds: in Flower's memory, or in a folder
     client.py        the ClientApp
-    rejections.py    why the server rejects a reply
-    merging.py       checks on a single reply, and the sum of those that pass
     admission.py     checks on a reply by what other clients send
     round_replies.py the replies of a round: held back, rejected or merged
     membership.py    which node is which client, and who is asked
@@ -21,6 +17,8 @@
     server.py        the ServerApp: Algorithm 1's loop around rounds of real clients
     keys.py          certificates and key pairs
     processes.py     a whole federation on this machine      demo.py  one command
+    own_app.py       both sides of a round, for apps of the user's own
 
-Only client, client_state, server, pulling, transport, introductions and protocol import Flower.
+What is not Flower's is in fetchsgd.exchange. Only client, client_state, server, pulling, transport,
+introductions, protocol and own_app import Flower.
 """

@@ -11,8 +11,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.messages import Hello, Work
 from fetchsgd.flower.client_state import keeper
-from fetchsgd.flower.messages import Hello, Work
 from fetchsgd.flower.protocol import from_records, to_records
 
 app = ClientApp()

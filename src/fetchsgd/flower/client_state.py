@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.client_state import ClientState
 
 log = logging.getLogger("flwr.fetchsgd")
 
@@ -35,24 +35,15 @@ class About(NamedTuple):
     version: int = 0
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A version, and the vectors that belong to it."""
-
-    lineage: str
-    version: int
-    vectors: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-
 class Keeper(Protocol):
     """Keeps one thing: the last that was saved."""
 
     def about(self) -> About:
         """What `load` would give, without its vectors."""
 
-    def load(self) -> Kept | None: ...
+    def load(self) -> ClientState | None: ...
 
-    def save(self, kept: Kept) -> None: ...
+    def save(self, kept: ClientState) -> None: ...
 
 
 def keeper(context: Context, client: int) -> Keeper:
@@ -80,13 +71,13 @@ class InContext:
             return About()
         return About(str(about["lineage"]), int(about["version"]))  # type: ignore[arg-type]
 
-    def load(self) -> Kept | None:
+    def load(self) -> ClientState | None:
         arrays = self.context.state.array_records.get(VECTORS)
         if arrays is None:
             return None
-        return Kept(*self.about(), {name: array.numpy() for name, array in arrays.items()})
+        return ClientState(*self.about(), {name: array.numpy() for name, array in arrays.items()})
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: ClientState) -> None:
         about = ConfigRecord({"lineage": kept.lineage, "version": kept.version})
         arrays = ArrayRecord({name: Array(vector) for name, vector in kept.vectors.items()})
         self.context.state = RecordDict({ABOUT: about, VECTORS: arrays})
@@ -103,10 +94,10 @@ class InFolder:
         found = self._read(with_vectors=False)
         return About() if found is None else About(found.lineage, found.version)
 
-    def load(self) -> Kept | None:
+    def load(self) -> ClientState | None:
         return self._read(with_vectors=True)
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: ClientState) -> None:
         from fetchsgd.runs.files import write_atomically
 
         about = {
@@ -119,7 +110,7 @@ class InFolder:
             raise UserError(f"cannot create {self.path.parent}: {error.strerror}") from error
         write_atomically(self.path, save(kept.vectors, about))
 
-    def _read(self, with_vectors: bool) -> Kept | None:
+    def _read(self, with_vectors: bool) -> ClientState | None:
         """None where nothing is, and, with a word in the log, where something else is."""
         try:
             return read_file(self.path, self.client, with_vectors)
@@ -130,13 +121,13 @@ class InFolder:
             return None
 
 
-def read_file(path: Path, client: int, with_vectors: bool) -> Kept:
+def read_file(path: Path, client: int, with_vectors: bool) -> ClientState:
     """What `InFolder` has saved, or an error."""
     with safe_open(path, "np") as file:
         about = file.metadata() or {}
         if about.get("format") != FORMAT or about.get("client") != str(client):
             raise ValueError("written by another program, or for another client")
-        kept = Kept(about["lineage"], int(about["version"]))
+        kept = ClientState(about["lineage"], int(about["version"]))
         if kept.version < 0:
             raise ValueError("a version below 0")
         if not with_vectors:

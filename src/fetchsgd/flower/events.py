@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from fetchsgd.exchange.rejections import REASONS
 from fetchsgd.flower.admission import REFERENCES
-from fetchsgd.flower.rejections import REASONS
 
 PREFIX = "federation/"
 COUNTED = (

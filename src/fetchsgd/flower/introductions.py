@@ -10,11 +10,11 @@ import logging
 
 from flwr.app import RecordDict
 
+from fetchsgd.exchange.messages import Answer, Content, Hello, ResendRequest
+from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.membership import Membership
-from fetchsgd.flower.messages import Answer, Content, Hello, ResendRequest
 from fetchsgd.flower.protocol import from_records
-from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.flower.transport import Reply, Sent, Transport
 
 log = logging.getLogger("flwr.fetchsgd")

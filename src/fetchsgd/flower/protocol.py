@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fetchsgd.flower.messages import Content
-from fetchsgd.flower.rejections import RejectedError
+from fetchsgd.exchange.messages import Content
+from fetchsgd.exchange.rejections import RejectedError
 
 PROTOCOL = 3
 HEADER, PAYLOAD, WIRE = "header", "payload", "wire"

@@ -26,8 +26,8 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.superlink.grid import HttpGrid
 
+from fetchsgd.exchange.rejections import shown
 from fetchsgd.flower.protocol import num_payload_bytes
-from fetchsgd.flower.rejections import shown
 
 MAX_IDS = 500  # in a request
 MAX_OBJECTS = 10_000  # in a reply; Flower cuts arrays into pieces of 5 MB

@@ -8,10 +8,10 @@ from statistics import median_low
 
 import torch
 
+from fetchsgd.exchange.merging import Accepted, Expected, RunningMean, length
+from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.admission import Admission, Claim, Decision
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.merging import Accepted, Expected, RunningMean, length
-from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.server.rounds import Merged
 
 log = logging.getLogger("flwr.fetchsgd")

@@ -21,7 +21,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
-from fetchsgd.flower.agreement import digest
+from fetchsgd.exchange.agreement import digest
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings

@@ -14,28 +14,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.exchange.dispatch import Dispatch
+from fetchsgd.exchange.merging import Expected, judge
+from fetchsgd.exchange.messages import Answer, Content, ResendRequest
+from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.admission import Admission
-from fetchsgd.flower.agreement import checksum
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.introductions import Introductions
 from fetchsgd.flower.membership import how_many, order_of_asking
-from fetchsgd.flower.merging import Expected, judge
-from fetchsgd.flower.messages import Answer, Content, ResendRequest, Work
 from fetchsgd.flower.protocol import from_records
-from fetchsgd.flower.rejections import RejectedError
 from fetchsgd.flower.round_replies import RoundReplies
 from fetchsgd.flower.settings import FederationSettings
 from fetchsgd.flower.transport import Reply, Transport
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training
-from fetchsgd.wire import encode
 
 log = logging.getLogger("flwr.fetchsgd")
 MAX_RESENT = 2  # times in a round and for a client
-MAX_ENCODED = 8  # updates kept encoded, by the version that they begin at
 MAX_OVERHEAD = 1 << 16  # bytes of a reply around its payload
 
 
@@ -121,14 +117,11 @@ class _Round:
         )  # fmt: skip
         sampler, self.rate = collector.setup.sampler, rate
         self.expected = replace(collector.expected, round=self.round)
-        self.checksum = checksum(training.weights)
-        self.size = 0.0 if training.size is None else float(training.size)
+        self.dispatch = Dispatch(training, rate, self.expected.digest, self.expected.lineage)
         self.order = order_of_asking(sampler, self.round)
         # Of this many the first replies count; the last cohort of an epoch may be smaller.
         self.enough = len(sampler.cohort(self.round))
         self.resent: dict[int, int] = {}
-        self.held_before: dict[int, int] = {}
-        self.updates: dict[int, bytes] = {}
         self._start_over()
 
     def _start_over(self) -> None:
@@ -170,7 +163,7 @@ class _Round:
             "round %d, attempt %d is refused: %s; norms of the replies by client: %s",
             self.round, attempt, refusal, self.replies.norms_by_client(),
         )  # fmt: skip
-        self._believe_participants()
+        self.dispatch.believe(self.replies.norms)
         took_part = set(self.replies.norms)
         self.order.sort(key=lambda client: client in took_part)
         self._start_over()
@@ -237,18 +230,7 @@ class _Round:
 
     def _send(self, client: int) -> None:
         """The update from what the client is believed to hold, and the work."""
-        ledger, place = self.training.ledger, self.training.place
-        held = int(ledger.held[client])
-        self.held_before.setdefault(client, held)
-        if held not in self.updates:
-            if len(self.updates) >= MAX_ENCODED:
-                self.updates.clear()
-            self.updates[held] = encode(ledger.message(client, self.round, place))
-        ledger.download(np.array([client]), self.round, place)  # line 6
-        work = Work(
-            self.expected.digest, self.expected.lineage, self.round, client, self.rate,
-            self.checksum, int(ledger.merged[client]), self.size, self.updates[held],
-        )  # fmt: skip
+        work = self.dispatch.work(client)
         self.all.transport.send(self.all.node_of[client], work, self.all.lifetime)
         self.asked.add(client)
         self.waiting.add(client)
@@ -289,14 +271,11 @@ class _Round:
         self.resent[client] = self.resent.get(client, 0) + 1
         if self.resent[client] > MAX_RESENT or client not in self.all.node_of:
             raise RejectedError("round", "the client cannot be brought to the last version")
-        known = request.lineage == self.expected.lineage and request.held <= self.round
-        held = request.held if known else 0
+        held = self.dispatch.correct(client, request.lineage, request.held)
         log.info("client %d holds version %d and is brought to %d", client, held, self.round)
         self.events.count("resent")
         if held == 0:
             self.events.count("lost")
-        self.training.ledger.held[client] = held
-        self.held_before[client] = held
         self._send(client)
 
     def _close(self) -> None:
@@ -304,11 +283,5 @@ class _Round:
         for client in self.waiting:
             self.events.count("silent")
             log.info("client %d has not replied to round %d in time", client, self.round)
-        self._believe_participants()
-        for client, held in self.held_before.items():
-            self.training.ledger.held[client] = held
-
-    def _believe_participants(self) -> None:
-        """Whose reply was merged holds the version that the round began with."""
-        for client in self.replies.norms:
-            self.held_before.pop(client, None)
+        self.dispatch.believe(self.replies.norms)
+        self.dispatch.close()

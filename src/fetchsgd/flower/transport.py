@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fetchsgd.exchange.messages import Work
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.messages import Work
 from fetchsgd.flower.protocol import num_payload_bytes, to_records
 from fetchsgd.flower.pulling import make_puller
 

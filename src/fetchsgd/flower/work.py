@@ -1,37 +1,22 @@
 """A real client's work in a round: the same as a simulated one's, up to the payload that it sends.
 
-Rounding is by the same random numbers as in simulation. The order of local batches, augmentation
-and dropout are by numbers of the client's own: in a simulated cohort these depend on who else takes
-part.
+Rounding and dropout are by the same random numbers as in simulation. The order of local batches,
+augmentation and whatever else a model draws are by numbers of the client's own: in a simulated
+cohort these depend on who else takes part.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float32
 from torch import Tensor
 
-from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.gathering import DropoutSeed, Gatherer
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.client import Computed, Done, as_sent
 from fetchsgd.methods import Memory
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.runs.setup import Setup
-from fetchsgd.wire import Payload
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a client sends, what the server wants to know of it, and what the client remembers.
-
-    memory: with this round's vector in it, and nothing of it sent yet.
-    """
-
-    payload: Payload
-    examples: int
-    loss: float
-    memory: Memory | None
 
 
 def row_of(client: int, num_clients: int) -> int:
@@ -45,6 +30,23 @@ def row_of(client: int, num_clients: int) -> int:
     return client
 
 
+def compute(
+    setup: Setup, weights: Float32[Tensor, " dim"], client: int, round: int, rate: float
+) -> Computed:
+    """Line 7 of Algorithm 1."""
+    task, train = setup.config.task, setup.config.train
+    own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
+    seed = number(train.seed, "local", client)
+    draws = DropoutSeed(train.seed, client)
+    gatherer = Gatherer(own, train.averaging, seed, task.augment, setup.trainer.graphs, draws)
+    cohort = gatherer.gather(np.array([0]), round)
+    generator = torch_generator(seed, "local", round, setup.device)
+    vectors, losses = setup.trainer.client_vectors(
+        weights, cohort, setup.config.local, rate, generator, number(seed, "model", round)
+    )
+    return Computed(vectors[0], int(own.sizes[0]), float(losses[0]))
+
+
 def work(
     setup: Setup,
     weights: Float32[Tensor, " dim"],
@@ -54,17 +56,6 @@ def work(
     memory: Memory | None,
     size: float = 0.0,
 ) -> Done:
-    """Lines 7 and 8 of Algorithm 1."""
-    task, train = setup.config.task, setup.config.train
-    own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
-    seed = number(train.seed, "local", client)
-    gatherer = Gatherer(own, train.averaging, seed, task.augment, setup.trainer.graphs)
-    cohort = gatherer.gather(np.array([0]), round)
-    generator = torch_generator(seed, "local", round, setup.device)
-    vectors, losses = setup.trainer.client_vectors(
-        weights, cohort, setup.config.local, rate, generator, number(seed, "model", round)
-    )
-    message = setup.method.message
-    memory = message.remember(vectors[0], memory)
-    payload = message.write(vectors[0], memory, client, round, setup.upload(round, size))
-    return Done(payload, int(own.sizes[0]), float(losses[0]), memory)
+    """Lines 7 and 8."""
+    computed = compute(setup, weights, client, round, rate)
+    return as_sent(setup, computed, client, round, memory, size)

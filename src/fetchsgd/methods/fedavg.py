@@ -13,7 +13,11 @@ from fetchsgd.methods.uncompressed import Uncompressed
 
 @dataclass(frozen=True)
 class FedAvg(Uncompressed):
-    """The mean difference is the update, with global momentum if asked (rho_g of section 5)."""
+    """The mean difference is the update, with global momentum if asked (rho_g of section 5).
+
+    >>> FedAvg(dim=1000, momentum=0.5).needs_local_steps
+    True
+    """
 
     momentum: float = 0.0
 

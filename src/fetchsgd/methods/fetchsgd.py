@@ -76,6 +76,14 @@ class FetchSGD:
     window_form: "overlapping", I sketches, or "histogram", O(log I / window_eps) of them.
     recovery: "top_k", or "threshold", as in theorem 2's proof: only what makes up at least tau of
         the error's norm, and of that the k largest.
+
+    >>> method = FetchSGD(dim=1000, k=1, cols=100, hash="fixed")
+    >>> gradient = torch.zeros(1000)
+    >>> gradient[500] = 4.0
+    >>> table = method.message.compress(gradient)  # what a client sends
+    >>> sent, state = method.step(table, method.init(torch.device("cpu")), rate=0.1)
+    >>> table.shape, len(sent.update)
+    (torch.Size([1, 100]), 1)
     """
 
     dim: int
@@ -108,6 +116,10 @@ class FetchSGD:
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
+        if not 0 <= self.sketch_seed < 2**64:
+            raise ValueError(
+                f"method.sketch_seed must be from 0 to 2^64 - 1, got {self.sketch_seed}"
+            )
         if self.error_reset == "subtract" and self.rows == 1:
             warnings.warn(ONE_ROW, stacklevel=3)
         check_window(self.error, self.window, self.window_eps)
@@ -115,7 +127,11 @@ class FetchSGD:
         self._refuse_nonsense()
         block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
         kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
-        sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        try:
+            sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
+        except ValueError as error:
+            named = str(error).startswith(("rows", "cols", "block"))
+            raise ValueError(f"method.{error}" if named else str(error)) from error
         object.__setattr__(self, "sketch", sketch)
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)

@@ -28,6 +28,14 @@ class LocalTopK:
     """`momentum` is the server's, rho_g of section 5; the local one needs clients that return.
 
     The server's momentum is not masked: every coordinate that it moves would be cleared at once.
+
+    >>> from fetchsgd.methods import Upload
+    >>> from fetchsgd.quantisers import Bits
+    >>> gradient = torch.tensor([1.0, -3.0, 0.5, 2.0])
+    >>> message = LocalTopK(dim=4, k=2).message
+    >>> payload = message.write(gradient, None, client=0, round=0, upload=Upload(Bits(32), key=0))
+    >>> payload.indices, payload.values.floats()
+    (tensor([1, 3]), tensor([-3.,  2.]))
     """
 
     dim: int

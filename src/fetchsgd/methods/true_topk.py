@@ -18,7 +18,17 @@ from fetchsgd.methods.messages import DenseMessage
 
 @dataclass(frozen=True)
 class TrueTopK(VectorServer):
-    """The server of in_vectors.py, of whole gradients."""
+    """The server of in_vectors.py, of whole gradients.
+
+    >>> import torch
+    >>> method = TrueTopK(dim=4, k=1, momentum=0.0)
+    >>> mean = torch.tensor([1.0, -3.0, 0.5, 2.0])
+    >>> sent, state = method.step(mean, method.init(torch.device("cpu")), rate=0.1)
+    >>> sent.update.to_dense()
+    tensor([ 0.0000, -0.3000,  0.0000,  0.0000])
+    >>> state["error"]  # what was not sent
+    tensor([0.1000, 0.0000, 0.0500, 0.2000])
+    """
 
     has_server_error: ClassVar[bool] = True
     sketch: ClassVar[None] = None

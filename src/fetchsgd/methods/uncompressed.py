@@ -23,7 +23,13 @@ from fetchsgd.methods.messages import DenseMessage
 
 @dataclass(frozen=True)
 class Uncompressed:
-    """Clients send gradients, the server keeps the momentum, everyone fetches all weights."""
+    """Clients send gradients, the server keeps the momentum, everyone fetches all weights.
+
+    >>> method = Uncompressed(dim=3, momentum=0.0)
+    >>> mean = torch.tensor([1.0, -3.0, 0.5])
+    >>> method.step(mean, method.init(torch.device("cpu")), rate=0.1)[0].update
+    tensor([ 0.1000, -0.3000,  0.0500])
+    """
 
     dim: int
     momentum: float = 0.9

@@ -31,12 +31,17 @@ BITS_PER_NUMBER = {2: 1.18, 3: 2.24, 4: 3.37, 6: 5.49, 8: 7.52, 16: 16.0, 32: 32
 
 @dataclass(frozen=True)
 class Bits:
-    """`bits` for a number: 32 as they are, 16 as bfloat16, fewer as levels."""
+    """`bits` for a number: 32 as they are, 16 as bfloat16, fewer as levels.
+
+    >>> rows = torch.tensor([[1.0, -0.5, 0.25, 2.0]])  # one client's numbers
+    >>> Bits(16).round_rows(rows, key=7, clients=torch.tensor([0])).section_bytes().tolist()
+    [8.0]
+    """
 
     bits: Width = 32
 
     def __post_init__(self) -> None:
-        if self.bits not in WIDTHS:
+        if self.bits not in WIDTHS or not isinstance(self.bits, int):
             choices = ", ".join(map(str, WIDTHS))
             raise ValueError(f"bits must be one of {choices}, got {self.bits!r}")
 

@@ -38,7 +38,13 @@ MOST_BITS = 4
 
 @dataclass(frozen=True)
 class Eden:
-    """`rate` bits for a number: 1 to 4, or less than 1."""
+    """`rate` bits for a number: 1 to 4, or less than 1.
+
+    >>> rows = torch.randn(1, 8192, generator=torch.Generator().manual_seed(0))
+    >>> rounded = Eden(rate=1.0).round_rows(rows, key=7, clients=torch.tensor([0]))
+    >>> rounded.section_bytes().item() < 8192 / 8 + 64
+    True
+    """
 
     rate: float = 1.0
 

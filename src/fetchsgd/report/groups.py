@@ -74,6 +74,22 @@ class Task:
         return list(dict.fromkeys(group.series for group in self.groups))
 
     @property
+    def numbers(self) -> list[int | None]:
+        """A number for each group, from 1 on, by which figures tell those of a method apart.
+
+        None where a method has a single group: its name is enough.
+        """
+        methods = [group.series.method for group in self.groups]
+        several = [methods.count(method) > 1 for method in methods]
+        return [sum(several[: index + 1]) if own else None for index, own in enumerate(several)]
+
+    @property
+    def baselines(self) -> list[float]:
+        """The lengths, in epochs, of the uncompressed runs that compression is relative to."""
+        found = {run.settings.get("train.baseline_epochs") for run in self.runs}
+        return sorted(float(length) for length in found if length)
+
+    @property
     def axis_title(self) -> str:
         if self.metric == "accuracy":
             return "Test accuracy (%)"

@@ -116,7 +116,11 @@ def _section(index: int, task: Task, styles: Mapping[Series, Style], stem: str |
         runs=plural(len(task.runs), "run"),
         count_switch=_count_switch(task),
         scatters="\n".join(_scatter(kind, task, stem) for kind in KINDS),
-        notes=_frontiers_note(task, stem) + _undrawn(task) + _paper_only(task),
+        notes=_frontiers_note(task, stem)
+        + _different_baselines(task)
+        + _numbers(task)
+        + _undrawn(task)
+        + _paper_only(task),
         curve_links=_links(stem, "curves"),
         diagnostics=_diagnostics(task, _links(stem, "diagnostics")),
         table=table_html(task, styles),
@@ -171,6 +175,28 @@ def _frontiers_note(task: Task, stem: str | None) -> str:
         return ""
     links = _links(stem, "frontiers")
     return f'<p class="note">Only the frontiers, on the wire, in one figure:{links}</p>'
+
+
+def _different_baselines(task: Task) -> str:
+    """Compressions that are relative to different things are not to be compared."""
+    lengths = task.baselines
+    if len(lengths) < 2:
+        return ""
+    told = " and ".join([", ".join(f"{length:g}" for length in lengths[:-1]), f"{lengths[-1]:g}"])
+    return (
+        '<p class="note warning"><b>Caution:</b> compression is relative to uncompressed runs of '
+        f"different length, {told} epochs (train.baseline_epochs), so it cannot be compared "
+        "between these runs; bytes sent can.</p>"
+    )
+
+
+def _numbers(task: Task) -> str:
+    if all(number is None for number in task.numbers):
+        return ""
+    return (
+        '<p class="note">Where a method has several settings, numbers tell them apart: they are '
+        "those of the table, and a point or a curve that is pointed at says its settings.</p>"
+    )
 
 
 def _undrawn(task: Task) -> str:

@@ -66,7 +66,7 @@ def _task(task: Task) -> dict[str, Any]:
         {count: {kind: index in fronts[kind, count] for kind in KINDS} for count in task.counts}
         for index in range(len(task.groups))
     ]
-    groups = list(zip(task.groups, on_frontier, strict=True))
+    groups = list(zip(task.groups, task.numbers, on_frontier, strict=True))
     return {
         "name": task.name,
         "metric": task.metric,
@@ -80,11 +80,12 @@ def _task(task: Task) -> dict[str, Any]:
             for name, quantity in measured_in(task.runs).items()
         },
         "groups": [
-            _group(group, task, shown[group.series.method], front) for group, front in groups
+            {"number": number, **_group(group, task, shown[group.series.method], front)}
+            for group, number, front in groups
         ],
         "runs": [
-            _run(run, task, shown[run.method], front)
-            for group, front in groups
+            {"number": number, **_run(run, task, shown[run.method], front)}
+            for group, number, front in groups
             for run in group.runs
         ],
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import plural
 from fetchsgd.report.settings import Series, compared_settings, method_of, series_of
 from fetchsgd.report.traffic import NOTHING_SENT, Traffic, final_traffic, traffic_so_far
@@ -148,7 +148,7 @@ def write_results(runs: Iterable[Run], path: Path) -> ResultsSummary:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error})") from error
+        raise from_os(f"{path} cannot be written", error) from error
     write_atomically(path, "".join(line + "\n" for _, line in lines).encode())
     left_out = sorted(run.name for run in every if run.record is None)
     return ResultsSummary(path, len(lines), tuple(left_out))

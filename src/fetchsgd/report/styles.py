@@ -41,6 +41,7 @@ class _Family:
     marker: str
     plain: Look
     low_bit: Look
+    low_bit_label: str = ""  # where the method's own name would be wrong
 
 
 MATPLOTLIB_MARKERS = {
@@ -84,6 +85,7 @@ _KNOWN = {
         *("Uncompressed", "cross"),
         Look("#3A3A3A", "#D8D8D8", (12, 4)),
         Look("#7A7A7A", "#969696", (12, 4, 4, 4)),
+        "SGD, low-bit",
     ),
 }
 
@@ -116,6 +118,6 @@ def series_order(series: Series) -> tuple[int, str, bool]:
 
 def _style(family: _Family, low_bit: bool) -> Style:
     if low_bit:
-        label = f"{family.label}, low-bit"
+        label = family.low_bit_label or f"{family.label}, low-bit"
         return Style(label, family.label, family.low_bit, family.marker, hollow=True)
     return Style(family.label, family.label, family.plain, family.marker, hollow=False)

@@ -56,7 +56,11 @@ def summary_table(runs: Iterable[Run]) -> list[Row]:
 def task_rows(task: Task) -> list[Row]:
     """The rows of one task, in the order of its runs."""
     shown = {series: _shown_settings(task, series) for series in task.series}
-    return [_row(run, task, shown[run.series]) for run in task.runs]
+    return [
+        {**_row(run, task, shown[run.series]), "number": number}
+        for group, number in zip(task.groups, task.numbers, strict=True)
+        for run in group.runs
+    ]
 
 
 def table_text(rows: Sequence[Row]) -> str:
@@ -161,7 +165,9 @@ def _page_columns(task: Task, styles: Mapping[Series, Style]) -> list[Column]:
         words = styles[Series(row["method"], row["low_bit"])].label
         return words, words
 
+    numbered = any(number is not None for number in task.numbers)
     return [
+        *([Column("no.", lambda row: (row["number"], _whole(row["number"])))] if numbered else []),
         Column("run", lambda row: (row["name"], row["name"]), words=True),
         Column("method", label, words=True),
         Column("settings", lambda row: (row["settings"], row["settings"] or UNKNOWN), words=True),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import plural
 from fetchsgd.report.groups import Task, group_by_task
 from fetchsgd.report.page import render_page
@@ -50,7 +50,7 @@ def write_report(sources: Iterable[Path], out: Path, figures: bool = True) -> Re
         out.write_text(render_page(tasks, stems if figures else {}), encoding="utf-8")
         written = _write_figures(tasks, stems, out.parent) if figures else []
     except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error})") from error
+        raise from_os(f"{out} cannot be written", error) from error
     statuses = [run.status for run in runs]
     return ReportSummary(
         page=out,

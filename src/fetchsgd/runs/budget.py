@@ -17,6 +17,7 @@ import re
 from typing import Any
 
 from fetchsgd.errors import UserError
+from fetchsgd.formatting import plural
 from fetchsgd.quantisers.step import least_bytes, most_entropy
 from fetchsgd.runs.settings.parts import METHOD
 from fetchsgd.wire.sizes import HEADER_BYTES
@@ -26,7 +27,6 @@ CELL_BITS = 0.25  # the least that a cell of a table is worth, while the table c
 TABLES = 400  # bytes for the tables of the entropy coder
 TOP_K_TAU = 0.25  # the step of a local top-k's values over their rms
 FINEST = 2.0**-6  # of all taus: a squared error of 4e-5, below which nothing matters
-COMPRESSION = "a compression is written with an x, as 100x"
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
@@ -49,13 +49,21 @@ def choose(method: str, dim: int, bytes: int, rows: int = 1) -> dict[str, dict[s
         return _for_sketch(dim, bytes, rows)
     if kind == "chosen":
         return _for_top_k(dim, bytes)
-    if bytes < HEADER_BYTES + least_bytes(dim):
-        least = 4 * dim / (HEADER_BYTES + least_bytes(dim))
-        raise UserError(
-            f"--budget of {bytes} bytes is too small: {method} sends all {dim} weights, at best "
-            f"{least:.0f}x smaller"
-        )
+    least = HEADER_BYTES + least_bytes(dim)
+    if bytes < least:
+        raise _too_small(bytes, least, dim, f"{method} sends all {dim:,} weights")
     return {"upload": _upload(dim, bytes)}
+
+
+def _too_small(bytes: int, least: float, dim: int, why: str) -> UserError:
+    """For a budget that no message meets."""
+    ratio = 4 * dim / least
+    hint = "; a compression is written with an x, as 100x" if bytes < HEADER_BYTES else ""
+    best = f"{least:,.0f} bytes ({ratio:.3g}x)" if ratio > 1 else f"{least:,.0f} bytes"
+    return UserError(
+        f"--budget of {plural(bytes, 'byte')} cannot be met: {why}, and that takes {best} at "
+        f"least{hint}"
+    )
 
 
 def message_kind(method: type) -> str:
@@ -85,7 +93,10 @@ def _for_sketch(dim: int, bytes: int, rows: int) -> dict[str, dict[str, Any]]:
     room = 8 * (bytes - HEADER_BYTES - TABLES)
     cells = min(int(room / CELL_BITS), max(int(WIDEST * dim), 1))
     if cells < rows:
-        raise UserError(f"--budget of {bytes} bytes does not hold a table; {COMPRESSION}")
+        least = HEADER_BYTES + TABLES + rows * CELL_BITS / 8
+        raise _too_small(
+            bytes, least, dim, f"a table has a column in each of {plural(rows, 'row')}"
+        )
     cols = cells // rows
     return {"method": {"cols": cols}, "upload": _upload(rows * cols, bytes)}
 
@@ -100,7 +111,8 @@ def _for_top_k(dim: int, bytes: int) -> dict[str, dict[str, Any]]:
         else:
             high = middle - 1
     if low == 0:
-        raise UserError(f"--budget of {bytes} bytes holds no coordinate; {COMPRESSION}")
+        least = HEADER_BYTES + TABLES + _top_k_bits(dim, 1) / 8
+        raise _too_small(bytes, least, dim, "a client sends one coordinate or more")
     return {"method": {"k": low}, "upload": {"quantiser": "step", "tau": TOP_K_TAU}}
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fetchsgd.errors import UserError
@@ -25,6 +23,11 @@ EARLIER = "checkpoint-earlier.safetensors"  # of a round after which all was wel
 FORMAT = 2
 
 Tensors = dict[str, Tensor]
+
+
+def need_safetensors() -> None:
+    """That it is missing shows before a run starts, not when it first saves."""
+    import safetensors  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class CheckpointWriter:
         self.writing = self.thread.submit(self._write, state, about, keep)
 
     def _write(self, state: Tensors, about: dict[str, str], keep: bool) -> None:
+        from safetensors.torch import save  # of an extra: a run without a folder needs none
+
         plain = {name: part.contiguous() for name, part in state.items()}
         content = save(plain, about)
         write_atomically(self.path, content)
@@ -104,6 +109,17 @@ def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
             yield f"{group}.{name}", part
 
 
+def saved_round(folder: Path) -> int | None:
+    """After how many rounds the checkpoint of a folder was saved; None if there is none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / FILE, "pt") as file:
+            return int(file.metadata()["round"])
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        return None
+
+
 def load_checkpoint(
     folder: Path, start: Training, downloads: Downloads, device: torch.device
 ) -> Checkpoint | None:
@@ -111,6 +127,8 @@ def load_checkpoint(
     path = folder / FILE
     if not path.exists():
         return None
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "pt", device=str(device)) as file:
             about = file.metadata()

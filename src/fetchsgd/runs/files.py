@@ -5,6 +5,7 @@
                             folders of older versions have none
     metrics.jsonl           one line per evaluation; a crash may cut off the last line
     result.json             when the run has ended
+    model.safetensors       the trained model, by the names of its own state_dict
     checkpoint.safetensors  what --resume continues from; in a federation also
                             checkpoint-earlier.safetensors, of an earlier round
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.runs.toml_files import read_toml
 
 CONFIG = "config.toml"
@@ -30,6 +31,7 @@ ABOUT = "about.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
 CHECKPOINT = "checkpoint.safetensors"
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -155,9 +157,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; what was there before is untouched"
-        ) from error
+        raise from_os(f"cannot write {path} (what was there before is untouched)", error) from error
 
 
 def _finite(value: Any) -> Any:
@@ -223,4 +223,4 @@ def _read_text(path: Path) -> str:
         # A crash can also cut a character in two, in a line that is then left out.
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        raise from_os(f"{path} cannot be read", error) from error

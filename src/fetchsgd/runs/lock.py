@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 
 FILE = "lock"
 BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
@@ -43,7 +43,7 @@ def alone_in(folder: Path, or_else: str = "or give another --out") -> Iterator[N
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / FILE).open("a+")
     except OSError as error:
-        raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
+        raise from_os(f"cannot create the run folder {folder}", error) from error
     with file:
         try:
             _lock(file)

@@ -214,9 +214,9 @@ class Private:
             )
         self.done, self.longest = int(done), longest
 
-    def keep_key(self, folder: Path) -> None:
+    def keep_key(self, folder: Path | None) -> None:
         """So that a run that goes on draws the same noise for a round as before."""
-        if self.privacy.random == "seed":
+        if self.privacy.random == "seed" or folder is None:
             return
         path = folder / KEY_FILE
         if path.exists():
@@ -228,9 +228,10 @@ class Private:
             file.flush()
             os.fsync(file.fileno())
 
-    def forget_key(self, folder: Path) -> None:
+    def forget_key(self, folder: Path | None) -> None:
         """All rounds are over."""
-        (folder / KEY_FILE).unlink(missing_ok=True)
+        if folder is not None:
+            (folder / KEY_FILE).unlink(missing_ok=True)
 
 
 def round_share(share: float) -> int:

@@ -20,12 +20,15 @@ from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tensors
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.files import CONFIG
-from fetchsgd.runs.folder import Line, RunFolder
+from fetchsgd.runs.folder import Line, NoFolder, RunFolder
+from fetchsgd.runs.longer import is_longer, same_length
 from fetchsgd.runs.older import rewritten
 from fetchsgd.runs.settings import Config, changes
+from fetchsgd.runs.settings.reference import entries_of
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import read_toml
 from fetchsgd.runs.traffic import traffic
+from fetchsgd.runs.trained_model import write_model
 from fetchsgd.runs.trend import Trend
 from fetchsgd.server.rounds import Merged, Training
 
@@ -95,11 +98,15 @@ def open_folder(path: Path, config: Config, resume: bool) -> RunFolder:
     task, settings = config.task, config.settings
     if resume and (path / CONFIG).exists():
         written = read_toml(path / CONFIG)
-        changed = changes(written, settings)
+        longer = is_longer(written, settings)
+        changed = changes(written, same_length(settings, written) if longer else settings)
         if changed:
             raise UserError(f"cannot resume {path}: {changed[0]}")
         settings = rewritten(settings, written)
-    return RunFolder(path, settings, resume, task.metric, task.higher_is_better, task.name)
+    comments = {name: str(entry) for name, entry in entries_of(settings).items()}
+    return RunFolder(
+        path, settings, resume, task.metric, task.higher_is_better, task.name, comments
+    )
 
 
 def unless_diverged(result: Line, folder: Path) -> Line:
@@ -118,7 +125,7 @@ class Recorder:
     def __init__(
         self,
         setup: Setup,
-        folder: RunFolder,
+        folder: RunFolder | NoFolder,
         evaluate: Evaluate,
         pace: Pace,
         watch: Watch | None = None,
@@ -127,12 +134,13 @@ class Recorder:
     ) -> None:
         self.setup, self.folder, self.evaluate = setup, folder, evaluate
         self.pace, self.watch, self.beside = pace, watch, beside or {}
-        self.checkpoints = CheckpointWriter(folder.path)
+        self.checkpoints = None if folder.path is None else CheckpointWriter(folder.path)
         self.seconds_before, self.began = 0.0, time.perf_counter()
         every = setup.config.train.eval_every * setup.sampler.rounds_per_epoch
         self.eval_rounds = {round(every * i) for i in range(1, int(setup.rounds / every) + 2)}
         self.end = setup.rounds if end is None else end  # the last round
         self.eval_rounds.add(self.end)
+        self.result: Line | None = None
         self.losses: list[Tensor] = []  # since the last evaluation
         self.trend = Trend()
         # A run that was killed after its last round has nothing left to evaluate.
@@ -172,18 +180,26 @@ class Recorder:
         self._save(training, evaluates)
 
     def finish(self, training: Training, stopped: str | None = None) -> dict[str, Any]:
-        """All rounds are over. stopped: why, where it is before the last."""
+        """All rounds are over. A folder with a result has the model, too.
+
+        stopped: why, where it is before the last round.
+        """
+        if self.folder.path is not None:
+            write_model(self.folder.path, self.setup.model, training.weights)
         return self._end(training, "finished", {} if stopped is None else {"stopped": stopped})
 
     def close(self) -> None:
         try:
-            self.checkpoints.close()
+            if self.checkpoints is not None:
+                self.checkpoints.close()
         finally:
             self.folder.close()
 
     def _save(self, training: Training, evaluates: bool) -> None:
         every, now = self.pace.save_every, training.round
         if now != self.end and not (every and now % every == 0):
+            return
+        if self.checkpoints is None:
             return
         parts = {name: part.tensors() for name, part in self.beside.items()}
         losses = torch.stack(self.losses) if self.losses else torch.zeros(0)
@@ -246,8 +262,8 @@ class Recorder:
         self._end(training, "diverged")
         since = self.trend.rising_since
         began = f", rising since round {since}" if since and since < training.round else ""
-        earlier = self.folder.path / EARLIER
-        kept = f"; {earlier} is of a round before" if earlier.exists() else ""
+        earlier = None if self.folder.path is None else self.folder.path / EARLIER
+        kept = f"; {earlier} is of a round before" if earlier and earlier.exists() else ""
         raise DivergedError(
             f"{what} at round {training.round} of {self.setup.rounds}{began}; "
             f"try a lower schedule.peak, a wider sketch or a smaller k{kept}"
@@ -257,7 +273,7 @@ class Recorder:
         setup, task = self.setup, self.setup.config.task
         finished = status == "finished"
         result = {
-            "name": self.folder.path.name,
+            "name": self.folder.name,
             "status": status,
             "task": task.name,
             "method": setup.config.method,
@@ -282,5 +298,6 @@ class Recorder:
         result |= more or {}
         for part in self.beside.values():
             result |= part.result()
+        self.result = result
         self.folder.finish(result)
         return result

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fetchsgd.clients.trainer import Trainer
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.methods import Memory, Method, Upload
 from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
@@ -44,10 +44,7 @@ class Setup:
             # Matrix products as torch does convolutions by default: in TF32.
             torch.set_float32_matmul_precision("high")
         task, train = config.task, config.train
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number(train.seed, "weights"))
-            module = check_module(task.model(), task.name)
-        self.model = FlatModel(module.to(self.device))
+        self.model = FlatModel(initial_model(task, train.seed).to(self.device))
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
@@ -131,12 +128,23 @@ class Setup:
         return inputs, targets
 
 
+def initial_model(task: Task, seed: int) -> nn.Module:
+    """The task's model with w^0, which follows from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number(seed, "weights"))
+        return check_module(task.model(), task.name)
+
+
 def load_test_data(task: Task) -> HeldOut:
     """The test set, or a UserError for files that cannot be read."""
     try:
         return task.test_data
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(str(error)) from error
+    except OSError as error:
+        raise from_os(f"the test set of the task {task.name!r} cannot be read", error) from error
 
 
 def make_method(config: Config, dim: int) -> Method:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 
 Settings = dict[str, dict[str, Any]]
 
@@ -28,30 +28,44 @@ def read_toml(path: Path) -> Settings:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise from_os(f"cannot read {path}", error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
-def write_toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of plain values in TOML. None is left out, and so is read back as the default."""
+def write_toml(
+    settings: Mapping[str, Mapping[str, Any]], comments: Mapping[str, str] | None = None
+) -> str:
+    """Sections of plain values in TOML. None is left out, and so is read back as the default.
+
+    `comments` stand above the settings of these names, as "train.epochs".
+    """
     parts = []
     for section, values in settings.items():
-        lines = [
-            f"{_key(key)} = {_value(f'{section}.{key}', value)}"
-            for key, value in values.items()
-            if value is not None
-        ]
-        parts.append("\n".join([f"[{_key(section)}]", *lines]) + "\n")
+        lines = [f"[{_key(section)}]"]
+        for key, value in values.items():
+            if value is not None:
+                name = f"{section}.{key}"
+                lines += _comment((comments or {}).get(name, ""))
+                lines.append(f"{_key(key)} = {write_value(name, value)}")
+        parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _comment(text: str) -> list[str]:
+    """No control characters: in TOML they end a comment, or are not allowed in one."""
+    plain = " ".join(
+        ESCAPED.sub(lambda found: found[0] if found[0] in '\\"' else " ", text).split()
+    )
+    return [f"# {plain}"] if plain else []
 
 
 def _key(key: str) -> str:
     return key if BARE_KEY.fullmatch(key) else _text(key, key)
 
 
-def _value(name: str, value: Any) -> str:
-    """`name` is for the sentence about a value that TOML cannot hold."""
+def write_value(name: str, value: Any) -> str:
+    """A value as TOML. `name` is for the sentence about one that TOML cannot hold."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -61,11 +75,13 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return _text(name, value)
     if isinstance(value, list | tuple):
-        items = (_value(f"{name}[{i}]", item) for i, item in enumerate(value))
+        items = (write_value(f"{name}[{i}]", item) for i, item in enumerate(value))
         return f"[{', '.join(items)}]"
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         given = {key: item for key, item in value.items() if item is not None}
-        items = (f"{_key(key)} = {_value(f'{name}.{key}', item)}" for key, item in given.items())
+        items = (
+            f"{_key(key)} = {write_value(f'{name}.{key}', item)}" for key, item in given.items()
+        )
         return f"{{{', '.join(items)}}}"
     raise UserError(
         f"{name} must be a text, a number, true or false, or a list or table of these, "

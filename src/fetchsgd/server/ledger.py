@@ -72,6 +72,12 @@ class Ledger:
         missing = rounds + 1 - len(self.changed_in)
         return replace(self, changed_in=torch.nn.functional.pad(self.changed_in, (0, missing)))
 
+    def for_clients(self, clients: int) -> Ledger:
+        """The same with room for so many clients, not fewer than there are."""
+        missing = (0, clients - len(self.held))
+        held, merged = (torch.nn.functional.pad(v, missing) for v in (self.held, self.merged))
+        return replace(self, held=held, merged=merged)
+
     def download(self, cohort: NDArray[np.int64], version: int, place: GridWeights) -> None:
         """The cohort fetches what it misses of a version (Algorithm 1, line 6)."""
         until = self.changed_in[: version + 1].cumsum(0)

@@ -18,6 +18,10 @@ class Sampler:
     do; the last cohort of an epoch may be smaller. "uniform" draws every cohort anew. "poisson"
     tosses a coin for each client, so that cohorts have `per_round` clients on average: whether one
     takes part says nothing about the others, which privacy gains most by (fetchsgd.privacy).
+
+    >>> sampler = Sampler(num_clients=6, per_round=3, how="epoch", seed=0)
+    >>> sorted([*sampler.cohort(0).tolist(), *sampler.cohort(1).tolist()])
+    [0, 1, 2, 3, 4, 5]
     """
 
     num_clients: int

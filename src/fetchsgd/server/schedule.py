@@ -19,6 +19,10 @@ class Schedule:
     triangular: from 0 to `peak` at `pivot` epochs, and back to 0 at the end.
     linear: from `peak` to 0. constant: `peak`.
     piecewise: straight lines between `points`, pairs of epoch and rate.
+
+    >>> schedule = Schedule("triangular", peak=0.4, pivot=1.0)
+    >>> [round(schedule.rate(step, steps=4, baseline_epochs=4.0), 3) for step in range(4)]
+    [0.2, 0.333, 0.2, 0.067]
     """
 
     kind: str = "triangular"
@@ -28,7 +32,11 @@ class Schedule:
 
     def rate(self, step: int, steps: int, baseline_epochs: float) -> float:
         """The rate of round `step` of `steps`, taken at the middle of the round."""
-        epoch = (step + 0.5) / steps * baseline_epochs
+        return self.at((step + 0.5) / steps, baseline_epochs)
+
+    def at(self, share: float, baseline_epochs: float) -> float:
+        """The rate when this share of a run is over."""
+        epoch = share * baseline_epochs
         corners = self._corners(baseline_epochs)
         for (left, low), (right, high) in pairwise(corners):
             if epoch <= right:

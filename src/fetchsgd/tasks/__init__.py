@@ -11,8 +11,16 @@ from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_cor
 from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
 from fetchsgd.tasks.femnist import femnist
+from fetchsgd.tasks.own_loss import EachExample, own_loss
 from fetchsgd.tasks.personachat import personachat
 from fetchsgd.tasks.shakespeare import shakespeare
+from fetchsgd.tasks.stored import (
+    StoredData,
+    from_arrays,
+    from_dataset,
+    from_datasets,
+    from_hugging_face,
+)
 
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
@@ -28,11 +36,18 @@ NOT_OPTIONS = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)  # *args and **k
 __all__ = [
     "TASKS",
     "ClientData",
+    "EachExample",
     "HeldOut",
+    "StoredData",
     "Task",
     "cross_entropy",
     "find_task",
+    "from_arrays",
+    "from_dataset",
+    "from_datasets",
+    "from_hugging_face",
     "is_correct",
+    "own_loss",
     "task_options",
 ]
 

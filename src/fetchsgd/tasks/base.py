@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fetchsgd.errors import UserError
-from fetchsgd.tasks.checks import check_offsets, check_tensors, grouped
+from fetchsgd.tasks.checks import check_offsets, check_parts, check_tensors, grouped
 from fetchsgd.trees import Tree, at, first_leaf, tree_map
 
 Loss = Callable[[Any, Any], Tensor]  # of outputs and targets, each a tensor or a tree of them
@@ -71,6 +71,11 @@ class ClientData(Clients):
         arguments one after another or by their names.
     lengths: how much of its last dimension each input uses, where the rest is padding that the
         model does not look at; batches are cut off behind the longest.
+
+    >>> owners = np.array([0, 1, 0, 2])  # the client of each example
+    >>> data = ClientData.from_groups(torch.randn(4, 5), torch.zeros(4), owners)
+    >>> data.num_clients, data.sizes.tolist()
+    (3, [2, 1, 1])
     """
 
     inputs: Tree
@@ -162,6 +167,12 @@ class Task:
     preset: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.train, Clients):
+            raise UserError(
+                f"train of the task {self.name!r} must be a ClientData, or what from_arrays, "
+                f"from_dataset and the like return, got a {type(self.train).__name__}"
+            )
+        check_parts(self.name, model=self.model, loss=self.loss, quality=self.quality)
         given = [part is not None for part in (self.test_inputs, self.test_targets)]
         if self.test is None and not all(given):
             raise ValueError(
@@ -188,10 +199,12 @@ def cut(inputs: Tensor, longest: int) -> Tensor:
 
 
 def cross_entropy(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    """The loss of classifiers, one number per example."""
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def is_correct(outputs: Tensor, targets: Int64[Tensor, " n"]) -> Tensor:
+    """Whether the most likely class is the right one, 1 or 0 per example."""
     return (outputs.argmax(dim=1) == targets).float()
 
 

@@ -94,6 +94,19 @@ def grouped(client_of: Any, examples: int) -> tuple[NDArray[np.int64], NDArray[n
 # --- functions
 
 
+def check_parts(task: str, **functions: Any) -> None:
+    """The parts of a task that are called."""
+    for name, part in functions.items():
+        if isinstance(part, nn.Module) and name == "model":
+            raise UserError(
+                f"model of the task {task!r} must be a function without arguments that makes the "
+                "module, so that every run starts from weights of its own seed; write it as "
+                "`lambda: ...`"
+            )
+        if not callable(part):
+            raise UserError(f"{name} of the task {task!r} must be a function, got {_a(part)}")
+
+
 def check_module(module: Any, task: str) -> nn.Module:
     if isinstance(module, nn.Module):
         return module
@@ -137,7 +150,9 @@ def _wrong_shape(name: str, result: Tensor, examples: int) -> str:
             "fetchsgd.tasks.EachExample"
         )
     hint = ""
-    if result.shape[0] == examples:
+    if result.shape == (examples, examples):
+        hint = "; outputs of shape (n, 1) and targets of shape (n,) broadcast to that"
+    elif result.shape[0] == examples:
         hint = "; take the mean over all dimensions but the first"
     return f"{start}, got shape {tuple(result.shape)} for {examples} examples{hint}"
 

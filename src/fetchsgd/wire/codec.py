@@ -47,7 +47,14 @@ Expect = Callable[[Header], None]
 
 
 def encode(payload: Payload) -> bytes:
-    """A message that holds the payload."""
+    """A message that holds the payload.
+
+    >>> from fetchsgd.wire import Floats, SparseUpdate
+    >>> values = Floats(torch.tensor([1.5, -2.0]))
+    >>> message = encode(SparseUpdate(1000, torch.tensor([3, 500]), values, round=7))
+    >>> len(message), decode(message).values.floats()
+    (75, tensor([ 1.5000, -2.0000]))
+    """
     _check_payload("encode", payload)
     return write(payload, choose(payload))
 

@@ -163,6 +163,7 @@ class Message(Protocol):
 
 
 def refuse_unless(fits: bool) -> None:
+    """Refuse a payload that does not fit; the sentence says no more, since it may be hostile."""
     if not fits:
         raise MismatchError("shape", "the payload is of another kind or size")
 

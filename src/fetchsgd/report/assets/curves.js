@@ -47,19 +47,37 @@ function drawCurves(host, task, state, y) {
   const pixels = (points) => points.map(([x, y]) => [at.x(x), at.y(y)]);
   const curve = (c) => drawCurve(c.run, strong(c), pixels(c.points), at.box, clip);
   root.append(...shown.filter((c) => !strong(c)).map(curve), ...shown.filter(strong).map(curve));
-  if (host.clientWidth < 600) return root;
-  const best = bestOnes(task, shown.filter(strong), pixels);
-  const atEdge = best.every(({ anchors: [[x]] }) => x > at.box.right - 30);
-  const obstacles = shown.filter(strong).flatMap(({ points }) => samples(pixels(points)));
-  const bounds = { ...at.box, top: at.box.top - 12, right: host.clientWidth };
-  if (atEdge) nameLines(root, best, [], { ...bounds, bottom: Infinity }, column);
-  else nameLines(root, best, obstacles, bounds);
+  const named = host.clientWidth < 600 ? { boxes: [], numbers: [] } : nameBest(root, task, shown.filter(strong), pixels, at, host);
+  const ends = shown.map(({ run, points }) => ({ run, at: pixels(points.slice(-1))[0] }))
+    .filter(({ at: [x, y] }) => x <= at.box.right + 1 && y >= at.box.top - 4 && y <= at.box.bottom + 4);
+  const first = ends.filter(({ run }) => run.front[state.count]);
+  const items = [...first, ...ends.filter((end) => !first.includes(end))]
+    .filter(({ run }) => !named.numbers.includes(run.number))
+    .map(({ run, at: end }) => ({ number: run.number, series: seriesOf.get(run.series), at: end }));
+  const free = { ...at.box, top: at.box.top - 12, right: host.clientWidth - 2, bottom: at.box.bottom + 12 };
+  numberMarks(root, eachOnce(items), ends.map(({ at: end }) => end), free, true, named.boxes);
   return root;
+}
+
+// The names of methods, each with the number of its best run; and what they cover.
+function nameBest(root, task, strong, pixels, at, host) {
+  const best = bestOnes(task, strong, pixels);
+  const atEdge = best.every(({ anchors: [[x]] }) => x > at.box.right - 30);
+  const obstacles = strong.flatMap(({ points }) => samples(pixels(points)));
+  const bounds = { ...at.box, top: at.box.top - 12, right: host.clientWidth };
+  const boxes = atEdge ? nameLines(root, best, [], { ...bounds, bottom: Infinity }, column)
+    : nameLines(root, best, obstacles, bounds);
+  return { boxes, numbers: atEdge ? best.map(({ number }) => number) : [] };
+}
+
+// Seeds of the same settings have the same number; one of them shows it.
+function eachOnce(items) {
+  return items.filter(({ number }, i) => items.findIndex((other) => other.number === number) === i);
 }
 
 function roomForNames(task) {
   const longest = task.series.reduce((most, key) => Math.max(most, seriesOf.get(key).label.length), 0);
-  return Math.max(120, 16 + 7.2 * longest);
+  return Math.max(120, 16 + 7.2 * (longest + 3));
 }
 
 function clipTo(root, { left, right, top, bottom }, id) {
@@ -86,7 +104,7 @@ function bestOnes(task, strong, pixels) {
     const own = strong.filter(({ run }) => run.series === key);
     if (!own.length) return [];
     const best = own.reduce((a, b) => (sign * b.run.value > sign * a.run.value ? b : a));
-    return [{ series: seriesOf.get(key), anchors: pixels(best.points.slice(-1)) }];
+    return [{ series: seriesOf.get(key), number: best.run.number, anchors: pixels(best.points.slice(-1)) }];
   });
   return named.sort((a, b) => a.anchors[0][1] - b.anchors[0][1]);
 }

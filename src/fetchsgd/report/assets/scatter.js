@@ -30,7 +30,10 @@ function drawScatter(host, task, kind, state) {
   // A hollow marker below a full one leaves both to be seen where they meet.
   const full = (key) => !seriesOf.get(key).hollow;
   for (const [, groups] of [...front].sort(([a], [b]) => full(a) - full(b))) root.append(...groups.map(mark));
-  nameFrontiers(root, front, inView.map(place), place, at.box);
+  const inOrder = [...inView.filter(inFront), ...inView.filter((group) => !inFront(group))];
+  const items = inOrder.map((group) => ({ number: group.number, series: seriesOf.get(group.series), at: place(group) }));
+  const numbers = numberMarks(root, items, inView.map(place), { ...at.box, right: at.box.right + 14, top: at.box.top - 12 });
+  nameFrontiers(root, front, [...inView.map(place), ...numbers.map(centre)], place, at.box);
   return root;
 }
 

@@ -12,7 +12,7 @@ function html(name, text, children = []) {
 function showTip(run, series, target) {
   const details = run.details.flatMap(([name, value]) => [html("dt", name), html("dd", value)]);
   tip.replaceChildren(
-    html("strong", run.name), html("span", `${series.label}, ${run.status}`),
+    html("strong", run.number ? `${run.number}: ${run.name}` : run.name), html("span", `${series.label}, ${run.status}`),
     html("dl", undefined, details),
   );
   tip.hidden = false;

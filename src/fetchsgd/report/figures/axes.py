@@ -55,16 +55,24 @@ def log_axis(axes: Axes, label: Callable[[float], str], inches: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def finish(figure: Figure, axes: Axes, task: Task, note: str) -> None:
-    """Title and legend; the legend's entries are those of `axes`, with the note above them."""
+def finish(figure: Figure, axes: Axes, task: Task, note: str, key: str = "") -> None:
+    """Title and legend; the legend's entries are those of `axes`, with the note above them.
+
+    `key` says what the numbers in the figure mean.
+    """
     axes.set_title(literal(task.name), loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
     columns = _columns(labels, figure.get_figwidth())
     rows = -(-len(labels) // columns)
-    # The figure's height has room for two rows; more of them must not flatten the axes.
-    figure.set_figheight(figure.get_figheight() + 0.19 * max(0, rows - 2))
+    width = int(17 * figure.get_figwidth())  # some 17 letters an inch
+    parts = [*key.split("\n"), note, _baselines(task)]
+    above = "\n".join(fill(part, width) for part in parts if part)
+    # The figure's height has room for two rows and a note of one line; more of them must not
+    # flatten the axes.
+    more = 0.19 * max(0, rows - 2) + 0.13 * above.count("\n")
+    figure.set_figheight(figure.get_figheight() + more)
     legend = figure.legend(
         handles,
         labels,
@@ -73,7 +81,7 @@ def finish(figure: Figure, axes: Axes, task: Task, note: str) -> None:
         frameon=False,
         handlelength=3.2,
         columnspacing=1.4,
-        title=fill(note, int(19 * figure.get_figwidth())) or None,  # some 19 letters an inch
+        title=literal(above) or None,
         title_fontproperties={"size": 7.5},
     )
     legend.get_title().set(color=_SOFT, multialignment="center")
@@ -134,6 +142,15 @@ def curves_note(task: Task) -> str:
     behind = len(task.on_frontier("overall", task.count)) < len(task.groups)
     ended = _diverged(task, "faint, ends early")
     return _sentences(_seeds(task, "shades"), faint if behind else "", ended)
+
+
+def _baselines(task: Task) -> str:
+    """A warning where compressions are relative to different things."""
+    lengths = task.baselines
+    if len(lengths) < 2:
+        return ""
+    told = ", ".join(f"{length:g}" for length in lengths)
+    return f"Caution: compression is relative to baselines of different length ({told} epochs)."
 
 
 def _seeds(task: Task, drawn_as: str) -> str:

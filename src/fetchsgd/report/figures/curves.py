@@ -25,6 +25,7 @@ from fetchsgd.report.figures.axes import (
     quality_axis,
     shown,
 )
+from fetchsgd.report.figures.tags import Tag, key, tagged, write_tags
 from fetchsgd.report.groups import Task
 from fetchsgd.report.runs import DIVERGED, Run
 from fetchsgd.report.styles import Style, series_styles
@@ -37,18 +38,38 @@ def curves(task: Task) -> Figure:
     """A curve for the mean of each group; faint if it is not on the frontier."""
     figure = Figure(figsize=(9, 3.9), layout="constrained")
     by_round, by_bytes = figure.subplots(1, 2, sharey=True)
-    for runs, style, strong in _lines_of(task):
+    ends = [
         _metric_curve(by_round, by_bytes, task, runs, style, strong)
+        for _, runs, style, strong in _lines_of(task)
+    ]
     _legend_entries(by_round, series_styles(task.series).values())
     quality_axis(by_round, task)
     log_axis(by_bytes, lambda number: format_bytes(round(number)), inches=4.1)
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
+    by_round.margins(x=0.12)  # room for numbers at the ends
     by_round.set_xlabel("Rounds")
     by_bytes.set_xlabel(f"Bytes sent both ways, {COUNTED[task.count]}")
     for axes in (by_round, by_bytes):
         grid(axes)
-    finish(figure, by_round, task, curves_note(task))
+    numbers = tagged(task, task.on_frontier("overall", task.count))
+    finish(figure, by_round, task, curves_note(task), key(task, numbers))
+    figure.draw_without_rendering()  # only now are the places of points on paper known
+    for place, axes in enumerate((by_round, by_bytes)):
+        _tag_ends(axes, task, numbers, [pair[place] for pair in ends])
     return figure
+
+
+def _tag_ends(
+    axes: Axes, task: Task, numbers: dict[int, int], ends: Sequence[tuple[float, float] | None]
+) -> None:
+    """The numbers of groups at the ends of their curves."""
+    lines = list(zip(_lines_of(task), ends, strict=True))
+    tags = [
+        Tag(numbers[index], end, style.look.light, strong)
+        for (index, runs, style, strong), end in lines
+        if end is not None and index in numbers and runs[0].status != DIVERGED
+    ]
+    write_tags(axes, tags, [end for end in ends if end is not None], behind=True)
 
 
 def diagnostics(task: Task) -> Figure:
@@ -59,7 +80,7 @@ def diagnostics(task: Task) -> Figure:
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.9), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (name, quantity) in zip(places, quantities.items(), strict=False):
-        for runs, style, strong in _lines_of(task):
+        for _, runs, style, strong in _lines_of(task):
             _diagnostic_curve(axes, name, runs, style, strong, task)
         _diagnostic_scale(axes)
         axes.set_ylabel(quantity.axis)
@@ -79,8 +100,11 @@ def diagnostics(task: Task) -> Figure:
     return figure
 
 
-def _lines_of(task: Task) -> Iterator[tuple[Sequence[Run], Style, bool]]:
-    """What is drawn as one line: seeds that are averaged, or a run; and whether it is strong."""
+def _lines_of(task: Task) -> Iterator[tuple[int, Sequence[Run], Style, bool]]:
+    """What is drawn as one line: seeds that are averaged, or a run; and whether it is strong.
+
+    First comes the place of its group among those of the task.
+    """
     styles = series_styles(task.series)
     front = task.on_frontier("overall", task.count)
     for index, group in enumerate(task.groups):
@@ -88,7 +112,7 @@ def _lines_of(task: Task) -> Iterator[tuple[Sequence[Run], Style, bool]]:
         lines = [averaged] if averaged else []
         lines += [[run] for run in group.runs if run not in averaged]
         for runs in lines:
-            yield runs, styles[group.series], index in front and runs is averaged
+            yield index, runs, styles[group.series], index in front and runs is averaged
 
 
 def _legend_entries(axes: Axes, styles: Iterable[Style]) -> None:
@@ -111,8 +135,12 @@ def _metric_curve(
     runs: Sequence[Run],
     style: Style,
     strong: bool,
-) -> None:
-    """One run, or the mean of its seeds with a shade from the worst to the best."""
+) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+    """One run, or the mean of its seeds with a shade from the worst to the best.
+
+    Where it ends in both figures, if it is drawn there.
+    """
+    ends: list[tuple[float, float] | None] = []
     curve = mean_curve(runs, task.count)
     line, end = _looks(style, strong)
     calm = any(run.status != DIVERGED for run in task.runs)
@@ -133,6 +161,8 @@ def _metric_curve(
                 axes.plot(x[place], y[place], **look)
         if strong and len(runs) > 1:
             axes.fill_between(x, low, high, color=style.look.light, alpha=0.15, linewidth=0)
+        ends.append((x[-1], y[-1]) if x else None)
+    return ends[0], ends[1]
 
 
 def _looks(style: Style, strong: bool) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 _SIZE = 7.5  # of the letters, in points
 _ROOM = 3.5  # between a marker and the text beside it
@@ -16,7 +17,7 @@ _ROOM = 3.5  # between a marker and the text beside it
 Place = tuple[float, float]  # in points, from the lower left corner of the axes
 
 
-class _Spot(NamedTuple):
+class Spot(NamedTuple):
     """Where a text is, relative to its point."""
 
     dx: float
@@ -25,14 +26,14 @@ class _Spot(NamedTuple):
 
 
 _SPOTS = (
-    _Spot(0, 9.5, "center"),
-    _Spot(0, -9.5, "center"),
-    _Spot(6, 0, "left"),
-    _Spot(-6, 0, "right"),
-    _Spot(4, 8, "left"),
-    _Spot(-4, 8, "right"),
-    _Spot(4, -8, "left"),
-    _Spot(-4, -8, "right"),
+    Spot(0, 9.5, "center"),
+    Spot(0, -9.5, "center"),
+    Spot(6, 0, "left"),
+    Spot(-6, 0, "right"),
+    Spot(4, 8, "left"),
+    Spot(-4, 8, "right"),
+    Spot(4, -8, "left"),
+    Spot(-4, -8, "right"),
 )
 
 
@@ -47,30 +48,32 @@ class Frontier:
 
 def label_frontiers(axes: Axes, frontiers: Sequence[Frontier]) -> None:
     """To be called once the axes have their scales, limits and place in the figure."""
-    places = [_places(axes, frontier.points) for frontier in frontiers]
-    taken = [_around(place) for line in places for place in _along(line)]
+    places = [places_of(axes, frontier.points) for frontier in frontiers]
+    taken = [around(place) for line in places for place in _along(line)]
     for frontier, line in zip(frontiers, places, strict=True):
         for index, words in frontier.labels.items():
-            free = ((spot, _box(line[index], spot, words)) for spot in _SPOTS)
-            found = next(((spot, box) for spot, box in free if _fits(axes, box, taken)), None)
+            free = ((spot, box_of(line[index], spot, words)) for spot in _SPOTS)
+            found = next(((spot, box) for spot, box in free if fits(axes, box, taken)), None)
             if found:
                 taken.append(found[1])
-                _write(axes, frontier.points[index], found[0], words, frontier.colour)
+                write(axes, frontier.points[index], found[0], words, frontier.colour)
 
 
 @dataclass(frozen=True)
-class _Box:
+class Box:
+    """What a text or a marker covers, in points."""
+
     left: float
     right: float
     bottom: float
     top: float
 
-    def overlaps(self, other: _Box) -> bool:
+    def overlaps(self, other: Box) -> bool:
         across = self.left < other.right and other.left < self.right
         return across and self.bottom < other.top and other.bottom < self.top
 
 
-def _places(axes: Axes, points: Sequence[tuple[float, float]]) -> list[Place]:
+def places_of(axes: Axes, points: Sequence[tuple[float, float]]) -> list[Place]:
     inside = axes.transData.transform(points) - axes.bbox.min
     return [(float(x), float(y)) for x, y in inside * 72 / axes.figure.dpi]
 
@@ -84,25 +87,25 @@ def _along(line: Sequence[Place]) -> Iterator[Place]:
             yield x + done * (next_x - x), y + done * (next_y - y)
 
 
-def _around(place: Place) -> _Box:
+def around(place: Place) -> Box:
     x, y = place
-    return _Box(x - _ROOM, x + _ROOM, y - _ROOM, y + _ROOM)
+    return Box(x - _ROOM, x + _ROOM, y - _ROOM, y + _ROOM)
 
 
-def _box(place: Place, spot: _Spot, words: str) -> _Box:
+def box_of(place: Place, spot: Spot, words: str) -> Box:
     width = 0.62 * _SIZE * len(words)  # a digit is some 0.62 as wide as the letters are high
     x, y = place[0] + spot.dx, place[1] + spot.dy
     left = x - {"left": 0.0, "center": width / 2, "right": width}[spot.side]
-    return _Box(left, left + width, y - _SIZE / 2, y + _SIZE / 2)
+    return Box(left, left + width, y - _SIZE / 2, y + _SIZE / 2)
 
 
-def _fits(axes: Axes, box: _Box, taken: Sequence[_Box]) -> bool:
+def fits(axes: Axes, box: Box, taken: Sequence[Box]) -> bool:
     width, height = (float(length) * 72 / axes.figure.dpi for length in axes.bbox.size)
     inside = box.left > 0 and box.right < width + 9 and box.bottom > 0 and box.top < height
     return inside and not any(box.overlaps(other) for other in taken)
 
 
-def _write(axes: Axes, point: tuple[float, float], spot: _Spot, words: str, colour: str) -> None:
+def write(axes: Axes, point: tuple[float, float], spot: Spot, words: str, colour: str) -> None:
     text = axes.annotate(
         words,
         point,
@@ -113,5 +116,6 @@ def _write(axes: Axes, point: tuple[float, float], spot: _Spot, words: str, colo
         fontsize=_SIZE,
         color=colour,
         zorder=5,
+        path_effects=[withStroke(linewidth=1.6, foreground="white")],
     )
     text.set_in_layout(False)  # the axes already have their place

@@ -22,13 +22,17 @@ from fetchsgd.report.figures.axes import (
     trains,
 )
 from fetchsgd.report.figures.labels import Frontier, label_frontiers
+from fetchsgd.report.figures.tags import Tag, key, tagged, write_tags
 from fetchsgd.report.groups import Group, Point, Task
 from fetchsgd.report.styles import Style, series_styles
 from fetchsgd.report.traffic import COUNTED, KINDS, WIRE
 
 
 def scatter(task: Task, kind: str, count: str) -> Figure:
-    """One kind of compression: every group of runs, and the frontier of each series."""
+    """One kind of compression: every group of runs, and the frontier of each series.
+
+    Where a method has several groups they are numbered.
+    """
     figure = Figure(figsize=(5.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for series, style in series_styles(task.series).items():
@@ -39,8 +43,26 @@ def scatter(task: Task, kind: str, count: str) -> Figure:
         _points(axes, task, _places(front, kind, count), style, strong=True)
     _compression_axis(axes, kind, count, inches=4.5)
     quality_axis(axes, task)
-    finish(figure, axes, task, scatter_note(task, kind, count))
+    numbers = tagged(task, task.on_frontier(kind, count))
+    finish(figure, axes, task, scatter_note(task, kind, count), key(task, numbers))
+    figure.draw_without_rendering()  # only now are the places of points on paper known
+    _tag_points(axes, task, kind, count, numbers)
     return figure
+
+
+def _tag_points(axes: Axes, task: Task, kind: str, count: str, numbers: dict[int, int]) -> None:
+    styles, front = series_styles(task.series), task.on_frontier(kind, count)
+    drawn = {
+        index: (point.compression, shown(point.value, task))
+        for index, group in enumerate(task.groups)
+        if (point := group.point(kind, count))
+    }
+    tags = [
+        Tag(number, drawn[index], styles[task.groups[index].series].look.light, index in front)
+        for index, number in numbers.items()
+        if index in drawn
+    ]
+    write_tags(axes, tags, list(drawn.values()))
 
 
 def frontiers(task: Task) -> Figure:

@@ -12,9 +12,15 @@
 Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """
 
-from fetchsgd.runs.settings.assignments import parse_assignments, parse_names, refuse_unknown
+from fetchsgd.runs.settings.assignments import (
+    Assignment,
+    parse_assignments,
+    parse_names,
+    refuse_unknown,
+)
 from fetchsgd.runs.settings.changes import changes
 from fetchsgd.runs.settings.layers import Made, merge, resolve
+from fetchsgd.runs.settings.objects import Written, as_settings
 from fetchsgd.runs.settings.parts import METHOD, PARTS, Part
 from fetchsgd.runs.settings.sections import Config
 from fetchsgd.runs.settings.types import check_types
@@ -22,9 +28,12 @@ from fetchsgd.runs.settings.types import check_types
 __all__ = [
     "METHOD",
     "PARTS",
+    "Assignment",
     "Config",
     "Made",
     "Part",
+    "Written",
+    "as_settings",
     "changes",
     "check_types",
     "merge",

@@ -1,4 +1,7 @@
-"""`key=value` from a command line, and the sentences for keys that do not exist."""
+"""`key=value` from a command line, and the sentences for keys that do not exist.
+
+From Python a key comes with its value, as a pair.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,27 @@ from typing import Any
 from fetchsgd.errors import UserError
 from fetchsgd.named import did_you_mean
 from fetchsgd.runs.settings.parts import PARTS
+from fetchsgd.runs.settings.synonyms import in_our_words
 from fetchsgd.runs.toml_files import Settings
 
 # So `epochs` is train.epochs.
 SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download", "privacy")
 
 
-def parse_assignments(assignments: Iterable[str], known: Settings) -> Settings:
+Assignment = str | tuple[str, Any]
+
+
+def parse_assignments(assignments: Iterable[Assignment], known: Settings) -> Settings:
     """`section.key=value`, or `key=value` for the first of SHORT_KEYS that has that key."""
     parsed: Settings = {}
     for text in assignments:
         name, value = _split(text)
         section, key = _locate(name, known)
-        parsed.setdefault(section, {})[key] = _parse_value(value)
+        parsed.setdefault(section, {})[key] = value
     return parsed
 
 
-def parse_names(assignments: Iterable[str]) -> Settings:
+def parse_names(assignments: Iterable[Assignment]) -> Settings:
     """Those that name the task or a part, on which it depends what the others may be."""
     places = {"task.name": ("task", "name")}
     for part in PARTS:
@@ -37,15 +44,17 @@ def parse_names(assignments: Iterable[str]) -> Settings:
         name, value = _split(text)
         if name in places:
             section, key = places[name]
-            parsed.setdefault(section, {})[key] = _parse_value(value)
+            parsed.setdefault(section, {})[key] = value
     return parsed
 
 
-def _split(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
+def _split(assignment: Assignment) -> tuple[str, Any]:
+    if not isinstance(assignment, str):
+        return assignment
+    name, separator, value = assignment.partition("=")
     if not separator:
-        raise UserError(f"--set {text!r} is not of the form key=value")
-    return name.strip(), value.strip()
+        raise UserError(f"--set {assignment!r} is not of the form key=value")
+    return name.strip(), _parse_value(value.strip())
 
 
 def _locate(name: str, known: Settings) -> tuple[str, str]:
@@ -59,7 +68,7 @@ def _locate(name: str, known: Settings) -> tuple[str, str]:
             return section, name
     keys = [key for values in known.values() for key in values]
     elsewhere = [hint for section in known if (hint := _elsewhere(section, name, known))]
-    hint = elsewhere[0] if elsewhere else did_you_mean(name, keys)
+    hint = elsewhere[0] if elsewhere else in_our_words(name) or did_you_mean(name, keys)
     raise UserError(f"there is no setting {name!r}{hint}")
 
 
@@ -75,7 +84,8 @@ def refuse_unknown(given: Settings, known: Settings) -> None:
     for section, values in given.items():
         for key in values:
             if key not in known[section]:
-                hint = _elsewhere(section, key, known) or did_you_mean(key, known[section])
+                hint = _elsewhere(section, key, known) or _in_another(section, key, known)
+                hint = hint or in_our_words(key) or did_you_mean(key, known[section])
                 raise UserError(f"there is no setting {section}.{key}{hint}")
 
 
@@ -86,3 +96,9 @@ def _elsewhere(section: str, key: str, known: Settings) -> str:
             hint = part.not_an_option(key, part.name_in(known))
             return f": {hint}" if hint else ""
     return ""
+
+
+def _in_another(section: str, key: str, known: Settings) -> str:
+    """The end of that sentence where the key stands in another section."""
+    others = [f"{other}.{key}" for other in SHORT_KEYS if other != section and key in known[other]]
+    return f"; did you mean {' or '.join(map(repr, others))}?" if others and key != "name" else ""

@@ -37,3 +37,12 @@ def _had_no_effect(section: str, key: str, before: Settings) -> bool:
     return any(
         part.section == section and part.not_an_option(key, part.name_in(before)) for part in PARTS
     )
+
+
+def as_today(before: Settings) -> Settings:
+    """Settings that an older version wrote, for today's program to do what was done then."""
+    meant = merge(as_meant(before))
+    return {
+        section: {k: v for k, v in values.items() if not _had_no_effect(section, k, meant)}
+        for section, values in meant.items()
+    }

@@ -7,9 +7,15 @@ from dataclasses import fields
 from inspect import signature
 from typing import Any
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.named import REQUIRED, did_you_mean
-from fetchsgd.runs.settings.assignments import parse_assignments, parse_names, refuse_unknown
+from fetchsgd.runs.settings.assignments import (
+    SHORT_KEYS,
+    Assignment,
+    parse_assignments,
+    parse_names,
+    refuse_unknown,
+)
 from fetchsgd.runs.settings.parts import METHOD, PARTS, Chosen, Part, defaults_of
 from fetchsgd.runs.settings.ranges import check_ranges, require
 from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS, Config, TrainSettings
@@ -23,7 +29,7 @@ Made = dict[Any, Task]  # tasks by what makes them
 
 def resolve(
     given: Settings,
-    assignments: Iterable[str] = (),
+    assignments: Iterable[Assignment] = (),
     made: Made | None = None,
     clients: int = 0,
 ) -> Config:
@@ -32,9 +38,9 @@ def resolve(
     With `made`, a task that is in it is not made again, and one that is not is put there.
     `clients`: how many there are, where the task of a real client holds nobody else's data.
     """
-    for section in given:
+    for section, values in given.items():
         if section not in SECTIONS:
-            raise UserError(f"there is no section [{section}]{did_you_mean(section, SECTIONS)}")
+            raise UserError(_no_section(section, values))
     assignments = list(assignments)
     given = merge(given, parse_names(assignments))
     known = known_settings(given)
@@ -44,6 +50,15 @@ def resolve(
     layered = merge(known, _preset(task, known), given, {"task": options})
     refuse_unknown(layered, known)
     return _build(layered, task, clients or task.train.num_clients)
+
+
+def _no_section(name: str, values: Any) -> str:
+    if isinstance(values, Mapping):
+        return f"there is no section [{name}]{did_you_mean(name, SECTIONS)}"
+    known = known_settings({})
+    homes = [section for section in SHORT_KEYS if name in known[section]]
+    where = f"put it below [{homes[0]}]" if homes else f"sections are {', '.join(SECTIONS)}"
+    return f"{name} = {values!r} stands in no section; {where}"
 
 
 def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Settings:
@@ -92,12 +107,18 @@ def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]
         signature(function).bind(**options)
     except TypeError as error:
         raise UserError(
-            f"task {name!r} must take the seed and its options as named arguments: {error}"
+            f"task {name!r} must take the seed and its options as named arguments: {error}; its "
+            "first one should be `seed: int = 0`"
         ) from error
     try:
         task = function(**options)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(str(error)) from error
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise from_os(f"the data of the task {name!r} cannot be read{where}", error) from error
     if not isinstance(task, Task):
         raise UserError(f"task {name!r} must return a fetchsgd.tasks.Task, got {task!r}")
     return task
@@ -145,4 +166,7 @@ def _choose(part: Part, settings: Settings) -> Chosen:
 def _require_given(section: str, name: str, options: dict[str, Any]) -> None:
     for key, value in options.items():
         if value is REQUIRED:
-            raise UserError(f"{section}.{key} must be given: {name} has no default for it")
+            raise UserError(
+                f"{section}.{key} must be given: {name} has no default for it; add "
+                f"--set {section}.{key}=..., or a line in the section [{section}] of a file"
+            )

@@ -82,7 +82,14 @@ class Float32Grid(FloatGrid):
 
 @dataclass(frozen=True)
 class Float16Grid(FloatGrid):
-    """IEEE half precision."""
+    """IEEE half precision.
+
+    >>> grid = Float16Grid((2,), torch.tensor([1.0, 2.0]))
+    >>> place = grid.start(grid.origin)
+    >>> sent = grid.deliver(place)(torch.tensor([0.1, 0.0]))  # what comes nearest
+    >>> grid.move(place, sent).weights
+    tensor([0.8999, 2.0000])
+    """
 
     dtype: ClassVar[torch.dtype] = torch.float16
 

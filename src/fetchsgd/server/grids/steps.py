@@ -37,6 +37,12 @@ class StepGrid:
         Where the k largest are sent, most are hardly larger than the smallest, so this costs next
         to nothing, and few different numbers take few bits. While changes are small, as in the
         first rounds, single steps are there.
+
+    >>> grid = StepGrid((4,), torch.tensor([1.0, -1.0, 1.0, -1.0]), step=0.25)
+    >>> place = grid.start(grid.origin)
+    >>> sent = grid.deliver(place)(torch.tensor([0.3, 0.0, -0.6, 0.1]))
+    >>> sent.steps.tolist(), grid.move(place, sent).weights.tolist()
+    ([1, 0, -2, 0], [0.75, -1.0, 1.5, -1.0])
     """
 
     sizes: tuple[int, ...]

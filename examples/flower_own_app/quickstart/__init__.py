@@ -1,0 +1,1 @@
+"""A model, its data and its training, as an app for Flower."""

@@ -1,0 +1,172 @@
+"""Replies into one sum, as they arrive (Algorithm 1, line 10). Nothing here knows Flower.
+
+A reply is judged first: every check that can be made without trusting the client. What a payload
+must look like, and how it adds up, is the method's matter (its message). Then it is added and
+forgotten, so memory does not grow with the cohort. The sum is in float64: in which order replies
+arrive makes no difference that float32 would see, but for rare last bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from fetchsgd.exchange.messages import Answer
+from fetchsgd.exchange.rejections import Reason, RejectedError
+from fetchsgd.methods import Message, Reply
+from fetchsgd.quantisers import Quantiser
+from fetchsgd.server.rounds import Merged
+from fetchsgd.wire import Header, MismatchError, Payload, WireError, decode
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an honest reply of this round looks like, and the limits for all others."""
+
+    message: Message
+    quantiser: Quantiser
+    digest: str
+    lineage: str
+    round: int
+    by_examples: bool
+    max_norm: float = 0.0
+    clip_norm: float = 0.0
+    max_examples: int = 1_000_000
+
+    @property
+    def longest_payload(self) -> int:
+        """Bytes; no honest payload has more."""
+        return self.message.most_bytes(self.quantiser)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A reply that has passed: its numbers, and what they count."""
+
+    reply: Reply
+    weight: float
+    examples: int  # that the client claims
+    loss: float
+    norm: float  # of the numbers, see length()
+    predicted_bytes: float  # as the ledger counts, to compare with what was measured
+
+
+def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
+    """The reply of the client that was asked, or RejectedError."""
+    _check_header(answer, client, expected)
+    payload = _decoded(answer.payload, expected)
+    reply = expected.message.read(payload)
+    if not bool(reply.numbers.isfinite().all()) or not math.isfinite(answer.loss):
+        raise RejectedError("not_finite", "the reply holds numbers that are not finite")
+    reply = reply._replace(numbers=_within_norm(reply.numbers, expected))
+    weight = float(answer.examples) if expected.by_examples else 1.0
+    return Accepted(
+        reply, weight, answer.examples, answer.loss, length(reply.numbers),
+        expected.message.predicted_bytes(payload),
+    )  # fmt: skip
+
+
+def _check_header(answer: Answer, client: int, expected: Expected) -> None:
+    if answer.digest != expected.digest:
+        raise RejectedError(
+            "settings",
+            "the client has other settings or other initial weights; are the versions of fetchsgd "
+            "and torch the same, and the task?",
+        )
+    if answer.lineage != expected.lineage or answer.round != expected.round:
+        raise RejectedError("round", f"the reply is of round {answer.round}, not {expected.round}")
+    if answer.client != client:
+        raise RejectedError("round", f"client {client} was asked, client {answer.client} replies")
+    if not 1 <= answer.examples <= expected.max_examples:
+        raise RejectedError(
+            "examples",
+            f"the client claims {answer.examples} examples; from 1 to federation.max_examples = "
+            f"{expected.max_examples} are believed",
+        )
+
+
+def _decoded(data: bytes, expected: Expected) -> Payload:
+    """The payload, of which the header alone decides whether the rest is read."""
+    most = expected.longest_payload
+    if len(data) > most:
+        raise RejectedError("shape", f"the payload has {len(data)} bytes, at most {most} may be")
+
+    def check(header: Header) -> None:
+        expected.message.check(header, expected.round, expected.quantiser)
+
+    try:
+        return decode(data, check)
+    except MismatchError as error:
+        raise RejectedError(cast(Reason, error.reason), str(error)) from error
+    except WireError as error:
+        raise RejectedError("undecodable", str(error)) from error
+
+
+def length(numbers: Tensor) -> float:
+    """The norm of a vector, or of the longest row of a table.
+
+    Every row of an honest table is about as long as the vector that it sketches. By a median over
+    rows, half of them could be as long as they like.
+    """
+    rows = torch.linalg.vector_norm(numbers.double().view(-1, numbers.shape[-1]), dim=1)
+    return float(rows.max()) if rows.numel() else 0.0
+
+
+def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
+    """Reject what is longer than is allowed at all, and clip the rest if that is asked for."""
+    if not expected.max_norm and not expected.clip_norm:
+        return numbers
+    norm = length(numbers)
+    if expected.max_norm and norm > expected.max_norm:
+        raise RejectedError(
+            "norm", f"its norm is {norm:.3g}, above federation.max_norm = {expected.max_norm:g}"
+        )
+    clip = expected.clip_norm
+    return numbers * (clip / norm) if clip and norm > clip else numbers
+
+
+class RunningMean:
+    """The weighted sum of what has been accepted so far, and nothing else of it."""
+
+    def __init__(self, message: Message, device: torch.device) -> None:
+        self.message = message
+        self.total: Float64[Tensor, ...] = torch.zeros(
+            message.shape, dtype=torch.float64, device=device
+        )
+        self.weight = 0.0
+        self.numbers = 0
+        self.predicted_bytes = 0.0
+        self.losses: dict[int, tuple[float, float]] = {}  # and weights, by client
+        self.sizes: list[float] = []  # of the numbers of each reply, where it matters
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def add(self, client: int, accepted: Accepted) -> None:
+        self.message.add(self.total, accepted.reply, accepted.weight)
+        self.numbers += accepted.reply.counted
+        self.weight += accepted.weight
+        self.predicted_bytes += accepted.predicted_bytes
+        self.losses[client] = accepted.loss, accepted.weight
+        if accepted.reply.size is not None:
+            self.sizes.append(accepted.reply.size)
+
+    @property
+    def mean(self) -> Float32[Tensor, ...]:
+        return (self.total / self.weight).float()
+
+    def merged(self, typical_loss: float | None = None) -> Merged:
+        """As simulated clients hand it over."""
+        loss = sum(loss * weight for loss, weight in self.losses.values()) / self.weight
+        clients = np.array(list(self.losses), np.int64)
+        sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.total.device)
+        return Merged(
+            self.mean, clients, self.numbers, self.predicted_bytes, torch.tensor(loss),
+            typical_loss, sizes if len(sizes) else None,
+        )  # fmt: skip

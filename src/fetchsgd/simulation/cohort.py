@@ -1,0 +1,102 @@
+"""A whole cohort on one device: gather its data, do all clients' work, merge what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fetchsgd.clients.batches import Cohort
+from fetchsgd.clients.gathering import Gatherer
+from fetchsgd.clients.trainer import LocalWork, Trainer
+from fetchsgd.methods import Memory, Method, Sum, Upload
+from fetchsgd.privacy import Limit
+from fetchsgd.randomness import number, torch_generator
+from fetchsgd.server.rounds import Merged
+
+# Memory for vectors of single clients; half a dozen are alive at once.
+CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}
+
+
+@dataclass(frozen=True)
+class CohortAtWork:
+    """Lines 5 to 10 of Algorithm 1 for simulated clients."""
+
+    gatherer: Gatherer  # of data on the device of the weights
+    trainer: Trainer
+    method: Method
+    work: LocalWork
+    upload: Callable[[int, Tensor | None], Upload]  # of a round, given the size of numbers
+    seed: int
+    limit: Callable[[int], Limit] | None = None  # of a cohort of this size, with privacy
+
+    def __call__(
+        self,
+        weights: Float32[Tensor, " dim"],
+        clients: NDArray[np.int64],
+        rate: float,
+        round: int,
+        memory: Memory | None,
+        size: Tensor | None = None,
+    ) -> Merged:
+        """What the cohort sends, merged. Memory is updated in place."""
+        upload = self.upload(round, size)
+        if self.limit is not None:
+            upload = upload._replace(limit=self.limit(len(clients)))
+        message, quantiser = self.method.message, upload.quantiser
+        if not self.needs_each_client(upload):
+            batch = self.gatherer.gather_batch(clients, round)
+            seed = number(self.seed, "model", round)
+            pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
+            mean = message.compress(pieces, round)
+            mean = mean if self.work.is_one_gradient else rate * mean
+            return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
+        cohort = self.gatherer.gather(clients, round)
+        return self._one_by_one(weights, clients, cohort, rate, upload, memory)
+
+    def needs_each_client(self, upload: Upload) -> bool:
+        """Whatever each client does on its own that is not linear must be done for each."""
+        one_pass = self.work.is_one_gradient or self.work.is_one_step
+        exact = upload.quantiser.exact and not self.work.clip and self.limit is None
+        return not (self.method.message.linear and one_pass and exact)
+
+    def _one_by_one(
+        self,
+        weights: Float32[Tensor, " dim"],
+        clients: NDArray[np.int64],
+        cohort: Cohort,
+        rate: float,
+        upload: Upload,
+        memory: Memory | None,
+    ) -> Merged:
+        """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
+        message, round = self.method.message, upload.round
+        sums: list[Sum] = []
+        losses: list[Tensor] = []
+        generator = torch_generator(self.seed, "local", round, weights.device)
+        step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
+        for start in range(0, len(clients), step):
+            part = cohort.part(slice(start, start + step))
+            seed = number(self.seed, "model", round, start)
+            vectors, own = self.trainer.client_vectors(
+                weights, part, self.work, rate, generator, seed
+            )
+            numbers = torch.from_numpy(clients[start : start + step])
+            numbers = numbers.to(weights.device, non_blocking=True)
+            shares = part.weights
+            if upload.limit is not None:
+                shares = torch.full_like(shares, upload.limit.share)
+            sums.append(message.merge(vectors, shares, numbers, upload, memory))
+            losses.append(part.weights @ own)
+        sent = reduce(Sum.plus, sums)
+        return Merged(
+            sent.total, clients, sent.numbers, sent.bytes, reduce(add, losses),
+            sizes=sent.sizes, within=sent.within,
+        )  # fmt: skip
