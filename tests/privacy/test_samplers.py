@@ -1,13 +1,15 @@
 """Discrete noise: by the papers in whole numbers, and by tables; the probabilities are the same."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import ive
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
-from fetchsgd.privacy import exact
+from fetchsgd.privacy import exact, gaussian
 from fetchsgd.privacy.source import Source
 from fetchsgd.privacy.tables import MOST_VARIANCE, Sampler, distribution
 
@@ -107,6 +109,16 @@ def test_the_first_and_last_words_reach_beyond_any_table_of_words(kind):
     last, middle = 2**64 - 1, 2**63
     assert draw_from(kind, [last], [middle]) == 1 - draw_from(kind, [0], [middle]) - 1
     assert draw_from(kind, [last], [last - 2**20]) > draw_from(kind, [last], [2**20]) > 8
+
+
+def test_a_servers_noise_is_normal_and_follows_from_its_key():
+    source = Source.from_seed(0)
+    drawn = gaussian(torch.Size([200, 501]), 3.0, source, 1)
+    assert torch.equal(drawn, gaussian(torch.Size([200, 501]), 3.0, source, 1))
+    assert kstest(drawn.flatten().numpy() / 3.0, "norm").pvalue > LEAST
+    other = gaussian(torch.Size([200, 501]), 3.0, source, 2)
+    # Products of 100,200 pairs, within five of their own deviations: once in two million.
+    assert abs((drawn * other).mean()) < 5 * 9 / math.sqrt(drawn.numel())
 
 
 def test_streams_are_functions_of_their_labels():
