@@ -21,8 +21,8 @@ from fetchsgd.report.settings import setting_name, setting_value
 from fetchsgd.report.traffic import KINDS, PAPER, WIRE
 
 HEAD = """\
-| method | settings | seeds | {metric} | up | down | overall | as the paper counts: overall |
-|---|---|---|---|---|---|---|---|"""
+| method | settings | seeds | {metric} |{privacy} up | down | overall | {paper} |
+|---|---|---|---|{rule}---|---|---|---|"""
 
 ALWAYS = ("upload.bits", "upload.tau", "upload.density", "download.grid", "download.step")
 
@@ -35,10 +35,18 @@ def table(results: Path) -> str:
     lines = []
     runs = find_runs([results])
     for task in group_by_task(runs):
-        lines.append(HEAD.format(metric=task.metric))
+        is_private = any(run.epsilon is not None for run in task.runs)
+        lines.append(
+            HEAD.format(
+                metric=task.metric,
+                paper="as the paper counts: overall",
+                privacy=" epsilon |" if is_private else "",
+                rule="---|" if is_private else "",
+            )
+        )
         for group in task.groups:
             alike = [run for run in task.runs if run.method == group.series.method]
-            lines.append(_line(group, task, differing_settings(alike)))
+            lines.append(_line(group, task, differing_settings(alike), is_private))
     return "\n".join([*lines, "", _made_by(runs, results)])
 
 
@@ -58,7 +66,7 @@ def _made_by(runs: list[Run], results: Path) -> str:
     )
 
 
-def _line(group: Group, task: Task, differing: list[str]) -> str:
+def _line(group: Group, task: Task, differing: list[str], is_private: bool) -> str:
     first = group.runs[0]
     shown = [
         key
@@ -77,7 +85,8 @@ def _line(group: Group, task: Task, differing: list[str]) -> str:
             low, high = (format_metric(v, task.metric) for v in (points[0].low, points[0].high))
             value += f" ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
     ratios = [format_ratio(point.compression if point else None) for point in (*points, paper)]
-    return "| " + " | ".join([first.method, settings, seeds, value, *ratios]) + " |"
+    spent = [UNKNOWN if first.epsilon is None else f"{first.epsilon:.3g}"] * is_private
+    return "| " + " | ".join([first.method, settings, seeds, value, *spent, *ratios]) + " |"
 
 
 def _is_worth_showing(settings: Mapping[str, Any], key: str) -> bool:

@@ -9,6 +9,7 @@ EXTRAS = {
     "llm": ("peft",),
     "flower": ("flwr",),
     "secure": ("cryptography",),
+    "privacy": ("dp_accounting",),
 }
 
 

@@ -136,7 +136,7 @@ def test_sweeps_and_lists(tmp_path, here):
     assert "fetchsgd-k5: skipped (" in out
 
 
-@pytest.mark.parametrize("command", ["train", "sweep", "report", "demo", "theory"])
+@pytest.mark.parametrize("command", ["train", "sweep", "report", "demo", "theory", "privacy"])
 def test_help_is_plain_text(command, here):
     code, help, _ = here(command, "--help")
     assert code == 0

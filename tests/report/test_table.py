@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fetchsgd.report import ReportError, find_runs, summary_table, table_text, write_report
@@ -39,6 +41,24 @@ def test_runs_as_in_the_paper_say_what_low_bit_ones_vary(make_run, tmp_path):
         "50-0.25": "k=50, bits=32, step=0.25",
         "50-0.5": "k=50, bits=32, step=0.5",
     }
+
+
+def test_epsilon_stands_beside_accuracy_and_bytes_where_a_run_has_one(make_run, tmp_path):
+    make_run("plain")
+    assert "epsilon" not in table_text(summary_table(find_runs([tmp_path])))
+    path = make_run("private", options={"k": 50}) / "result.json"
+    spent = {"epsilon": 7.9961, "delta": 1e-5}
+    path.write_text(json.dumps(json.loads(path.read_text()) | spent))
+    rows = {row["name"]: row for row in summary_table(find_runs([tmp_path]))}
+    assert [rows[name]["epsilon"] for name in ("plain", "private")] == [None, 7.9961]
+    head, *lines = table_text(list(rows.values())).splitlines()
+    place = head.index("epsilon") + len("epsilon")
+    shown = {line[:place].split()[-1] for line in lines[:2]}
+    assert shown == {"8", "–"}
+    write_report([tmp_path], tmp_path / "report.html", figures=False)
+    page = (tmp_path / "report.html").read_text()
+    assert "epsilon 8 at delta 1e-05" in page
+    assert ">epsilon</button>" in page
 
 
 def test_runs_that_differ_in_their_seed_have_a_row_each(make_run, tmp_path):

@@ -38,7 +38,11 @@ TINY = {"task": {"name": "tinytask:tiny"}}
         ({}, ["epochs=0"], "train.epochs must be above 0, got 0.0"),
         ({}, ["clients_per_round=13"], "from 1 to the task's 12 clients, got 13"),
         ({}, ["clients_per_round=2.5"], "train.clients_per_round must be a whole number, got 2.5"),
-        ({}, ["sampling=random"], "train.sampling must be one of 'epoch', 'uniform', got 'random'"),
+        (
+            {},
+            ["sampling=random"],
+            "train.sampling must be one of 'epoch', 'uniform', 'poisson', got 'random'",
+        ),
         ({}, ["mask_momentum=1"], "method.mask_momentum must be true or false, got 1"),
         ({}, ["error_reset=none"], "must be one of 'zero', 'subtract', got 'none'"),
         ({}, ["kind=cosine"], "schedule.kind must be one of triangular, .*got 'cosine'"),

@@ -211,7 +211,7 @@ def test_choosing_by_masks_equals_choosing_by_indices(local, k, bits):
     for round in range(3):
         given = random_vectors(round, 1000)
         upload = Upload(Bits(bits), number(4, "quantise", round))
-        total, numbers, bytes, _ = method.message.merge(given, shares, clients, upload, memory)
+        total, numbers, bytes, *_ = method.message.merge(given, shares, clients, upload, memory)
         assert torch.equal(given, random_vectors(round, 1000))
         expected = choose_by_indices(method, given, shares, clients, upload, expected_memory)
         torch.testing.assert_close(total, expected[0], rtol=1e-5, atol=1e-6)

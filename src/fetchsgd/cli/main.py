@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from fetchsgd import __version__
 from fetchsgd.cli.lists import methods, tasks
 from fetchsgd.cli.output import complain
+from fetchsgd.cli.privacy import privacy
 from fetchsgd.cli.report import report
 from fetchsgd.cli.reproduce import reproduce
 from fetchsgd.cli.settings import settings
@@ -52,7 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, sweep, report, reproduce, demo, settings, tasks, methods, theory):
+for command in (train, sweep, report, reproduce, demo, settings, tasks, methods, theory, privacy):
     app.command(cls=PlainCommand)(command)
 
 

@@ -145,6 +145,10 @@ def _tell(result: dict[str, Any], folder: Path) -> None:
         f"{result['metric']} {value} after {result['rounds']} rounds in "
         f"{format_clock(result['seconds'])}"
     )
+    if "epsilon" in result:
+        say(f"privacy: epsilon {result['epsilon']:.4g} at delta {result['delta']:g}")
+    if "stopped" in result:
+        say(result["stopped"])
     for count, prefix in (("on the wire", "wire_"), ("as the paper counts", "")):
         say(f"{count}: {_traffic(result, prefix)}")
     say(f"results in {folder / 'result.json'}")

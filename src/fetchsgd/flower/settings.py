@@ -93,6 +93,7 @@ def read_settings(
             "federation nobody sends those; leave it out, or diagnose a simulation with the same "
             "settings: fetchsgd train"
         )
+    _refuse_privacy(config)
     clients = federation.clients or config.task.train.num_clients
     if federation.min_replies > config.train.clients_per_round:
         raise UserError(
@@ -100,6 +101,20 @@ def read_settings(
             f"{config.train.clients_per_round} (of {clients} clients), got {federation.min_replies}"
         )
     return config, federation
+
+
+def _refuse_privacy(config: Config) -> None:
+    """What would be promised and not be kept."""
+    if config.privacy.is_on:
+        raise UserError(
+            f"privacy.mode = {config.privacy.mode!r} is for simulations: a federation adds no "
+            "noise yet, and spares and late replies change who takes part; leave it out"
+        )
+    if config.train.sampling == "poisson":
+        raise UserError(
+            "train.sampling = 'poisson' is for simulations: in a federation spares take the place "
+            "of clients that are missing; take 'epoch' or 'uniform'"
+        )
 
 
 def _sections(run_config: Mapping[str, Any]) -> Settings:

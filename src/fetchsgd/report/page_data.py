@@ -148,12 +148,19 @@ def run_details(run: Run, task: Task, shown: Collection[str]) -> Details:
     so_far = " so far" if run.status == UNFINISHED else ""
     return [
         (task.metric + so_far, format_metric(run.value, task.metric)),
+        *_privacy(run),
         *_compressions(lambda kind, count: run.compression(kind, count), task),
         ("seed", _seeds([run])),
         *_settings(run, shown),
         *_length(run),
         *_effort(run, task),
     ]
+
+
+def _privacy(run: Run) -> Details:
+    if run.epsilon is None or run.delta is None:
+        return []
+    return [("privacy", f"epsilon {run.epsilon:.3g} at delta {run.delta:g}")]
 
 
 def group_name(group: Group) -> str:
@@ -175,6 +182,7 @@ def group_details(group: Group, task: Task, shown: Collection[str]) -> Details:
     typical = (_finished(group) or group.runs)[0]
     return [
         *_mean_and_range(group, task),
+        *_privacy(typical),
         *_compressions(lambda kind, count: _mean_compression(group, kind, count), task),
         *_left_out(group),
         *_settings(typical, shown),

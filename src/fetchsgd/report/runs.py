@@ -71,6 +71,8 @@ class Run:
     curve: tuple[Measurement, ...]
     hardware: str | None = None
     commit: str | None = None
+    epsilon: float | None = None  # spent so far, with privacy
+    delta: float | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     # Its line of a results file, if it has ended: result.json, and the metrics as a list.
     record: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -214,6 +216,8 @@ def _ended(source: str, result: Fields, lines: list[Fields]) -> Run:
         curve=tuple(_measurement(line, metric) for line in lines),
         hardware=result.text("hardware"),
         commit=result.text("commit"),
+        epsilon=result.number_if_any("epsilon"),
+        delta=result.number_if_any("delta"),
         versions={name: str(version) for name, version in result.table("versions").items()},
         record={**result.values, "metrics": [line.values for line in lines]},
     )
@@ -243,6 +247,8 @@ def _unfinished(folder: Path, lines: list[Fields]) -> Run:
         traffic=traffic_so_far(last) if last else NOTHING_SENT,
         settings=compared_settings(config.values),
         curve=curve,
+        epsilon=last.number_if_any("epsilon") if last else None,
+        delta=last.number_if_any("delta") if last else None,
     )
 
 

@@ -22,6 +22,7 @@ QUANTISER, _OURS = "upload.quantiser", "bits"
 # FetchSGD's two forms are two methods to a report; this is the name of Algorithm 1 as it stands.
 PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
+_PRIVACY_MODE = "privacy.mode"  # where it is off, no other setting of privacy has an effect
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
     **dict.fromkeys(
@@ -45,7 +46,7 @@ DEPENDENT = {
 _NOT_COMPARED = {
     *("task.name", "task.folder", "method.name", "train.seed"),
     *("train.device", "train.eval_every", "train.checkpoint_every"),
-    *("train.diagnose", "train.diagnose_every", "train.diagnose_window"),
+    *("train.diagnose", "train.diagnose_every", "train.diagnose_window", "privacy.random"),
 }
 
 
@@ -79,6 +80,8 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     dropped.
     """
     given = {key: value for key, value in _flat(as_meant(config)) if key not in _NOT_COMPARED}
+    if given.get(_PRIVACY_MODE, "off") == "off":
+        given = {key: value for key, value in given.items() if not key.startswith("privacy.")}
     implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
     if given.get(QUANTISER, _OURS) == _OURS:

@@ -68,8 +68,9 @@ def table_text(rows: Sequence[Row]) -> str:
     on_the_wire = any(row["wire_upload_bytes"] is not None for row in rows)
     heads = ["up", "down", "overall", "paper's"] if on_the_wire else list(KINDS)
     ratios = [*(f"wire_{kind}" for kind in KINDS), "overall"] if on_the_wire else list(KINDS)
-    head = ["task", "method", "settings", "seed", "value", *heads, "status"]
-    lines = [head, *(_line(row, ratios) for row in rows)]
+    privacy = ["epsilon"] if _any_private(rows) else []
+    head = ["task", "method", "settings", "seed", "value", *privacy, *heads, "status"]
+    lines = [head, *(_line(row, ratios, bool(privacy)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     others = sum(widths) - widths[_SETTINGS] + 2 * (len(widths) - 1)
     widths[_SETTINGS] = min(widths[_SETTINGS], max(24, _WIDTH - others))
@@ -98,13 +99,23 @@ def _shown_settings(task: Task, series: Series) -> list[str]:
     return [*differing, *(_NUMBER_FORMAT if series.low_bit else ())]
 
 
-def _line(row: Row, ratios: Sequence[str]) -> list[str]:
+def _any_private(rows: Iterable[Row]) -> bool:
+    return any(row["epsilon"] is not None for row in rows)
+
+
+def format_epsilon(row: Row) -> str:
+    """What was spent; the unknown is no privacy at all."""
+    return UNKNOWN if row["epsilon"] is None else f"{row['epsilon']:.3g}"
+
+
+def _line(row: Row, ratios: Sequence[str], is_private: bool) -> list[str]:
     return [
         row["task"],
         row["method"],
         row["settings"] or UNKNOWN,
         UNKNOWN if row["seed"] is None else str(row["seed"]),
         format_metric(row["value"], row["metric"]),
+        *([format_epsilon(row)] if is_private else []),
         *(format_ratio(row[ratio]) for ratio in ratios),
         row["status"],
     ]
@@ -135,6 +146,8 @@ def _row(run: Run, task: Task, shown: Sequence[str]) -> Row:
         "seed": run.seed,
         "metric": task.metric,
         "value": run.value,
+        "epsilon": run.epsilon,
+        "delta": run.delta,
         **{f"wire_{kind}": run.compression(kind, WIRE) for kind in KINDS},
         **{kind: run.compression(kind, PAPER) for kind in KINDS},
         "wire_upload_bytes": wire.upload_bytes if wire else None,
@@ -160,10 +173,18 @@ def _page_columns(task: Task, styles: Mapping[Series, Style]) -> list[Column]:
         Column("settings", lambda row: (row["settings"], row["settings"] or UNKNOWN), words=True),
         Column("seed", lambda row: (row["seed"], _whole(row["seed"]))),
         Column(task.metric, lambda row: (row["value"], format_metric(row["value"], task.metric))),
+        *(_privacy_columns() if any(run.epsilon is not None for run in task.runs) else []),
         *(_wire_columns() if WIRE in task.counts else _paper_columns()),
         Column("rounds", lambda row: (row["rounds"], f"{row['rounds']:,}")),
         Column("time", lambda row: (row["seconds"], format_duration(row["seconds"]))),
         Column("status", lambda row: (row["status"], row["status"]), words=True),
+    ]
+
+
+def _privacy_columns() -> list[Column]:
+    return [
+        Column("epsilon", lambda row: (row["epsilon"], format_epsilon(row)), "privacy"),
+        Column("delta", lambda row: (row["delta"], _small(row["delta"])), "privacy"),
     ]
 
 
@@ -199,6 +220,10 @@ def _sent_on_the_wire(row: Row) -> Cell:
         return None, UNKNOWN
     sent = row["wire_upload_bytes"] + row["wire_download_bytes"]
     return sent, format_bytes(sent)
+
+
+def _small(number: float | None) -> str:
+    return UNKNOWN if number is None else f"{number:g}"
 
 
 def _whole(number: int | None) -> str:

@@ -130,6 +130,7 @@ class Recorder:
         pace: Pace,
         watch: Watch | None = None,
         beside: dict[str, Beside] | None = None,
+        end: int | None = None,
     ) -> None:
         self.setup, self.folder, self.evaluate = setup, folder, evaluate
         self.pace, self.watch, self.beside = pace, watch, beside or {}
@@ -137,7 +138,8 @@ class Recorder:
         self.seconds_before, self.began = 0.0, time.perf_counter()
         every = setup.config.train.eval_every * setup.sampler.rounds_per_epoch
         self.eval_rounds = {round(every * i) for i in range(1, int(setup.rounds / every) + 2)}
-        self.eval_rounds.add(setup.rounds)
+        self.end = setup.rounds if end is None else end  # the last round
+        self.eval_rounds.add(self.end)
         self.result: Line | None = None
         self.losses: list[Tensor] = []  # since the last evaluation
         self.trend = Trend()
@@ -162,9 +164,11 @@ class Recorder:
 
     def after(self, training: Training, merged: Merged) -> None:
         """A round is over."""
-        self.losses.append(merged.loss)
+        someone = len(merged.clients) > 0
+        if someone:
+            self.losses.append(merged.loss)
         evaluates = training.round in self.eval_rounds
-        if evaluates or training.round % self.pace.look_every == 0:
+        if someone and (evaluates or training.round % self.pace.look_every == 0):
             typical = merged.typical_loss
             self._look(training, float(merged.loss) if typical is None else typical)
         if self.pace.every_round and not bool(training.weights.isfinite().all()):
@@ -175,11 +179,14 @@ class Recorder:
             self._log_round(training, float(merged.loss))
         self._save(training, evaluates)
 
-    def finish(self, training: Training) -> dict[str, Any]:
-        """All rounds are over. A folder with a result has the model, too."""
+    def finish(self, training: Training, stopped: str | None = None) -> dict[str, Any]:
+        """All rounds are over. A folder with a result has the model, too.
+
+        stopped: why, where it is before the last round.
+        """
         if self.folder.path is not None:
             write_model(self.folder.path, self.setup.model, training.weights)
-        return self._end(training, "finished")
+        return self._end(training, "finished", {} if stopped is None else {"stopped": stopped})
 
     def close(self) -> None:
         try:
@@ -190,7 +197,7 @@ class Recorder:
 
     def _save(self, training: Training, evaluates: bool) -> None:
         every, now = self.pace.save_every, training.round
-        if now != self.setup.rounds and not (every and now % every == 0):
+        if now != self.end and not (every and now % every == 0):
             return
         if self.checkpoints is None:
             return
@@ -217,7 +224,7 @@ class Recorder:
         self.last = {
             **self._where(training),
             "lr": self.setup.rate(training.round - 1),
-            "train_loss": float(torch.stack(self.losses).mean()),
+            "train_loss": float(torch.stack(self.losses).mean()) if self.losses else None,
             "test_loss": test_loss,
             task.metric: self.metric,
             **self._sent(training),
@@ -262,7 +269,7 @@ class Recorder:
             f"try a lower schedule.peak, a wider sketch or a smaller k{kept}"
         )
 
-    def _end(self, training: Training, status: str) -> dict[str, Any]:
+    def _end(self, training: Training, status: str, more: Line | None = None) -> dict[str, Any]:
         setup, task = self.setup, self.setup.config.task
         finished = status == "finished"
         result = {
@@ -288,6 +295,7 @@ class Recorder:
         }
         if self.trend.rising_since is not None and not finished:
             result["rising_since"] = self.trend.rising_since
+        result |= more or {}
         for part in self.beside.values():
             result |= part.result()
         self.result = result

@@ -21,7 +21,7 @@ def compressions(setup: Setup, up: int, down: int) -> dict[str, float | None]:
     sampler = setup.sampler
     rounds = round(setup.config.train.baseline_epochs * sampler.rounds_per_epoch)
     per_epoch = sampler.num_clients
-    if sampler.how == "uniform":
+    if sampler.how != "epoch":
         per_epoch = sampler.rounds_per_epoch * sampler.per_round
     clients = per_epoch * rounds / sampler.rounds_per_epoch
     whole = BYTES_PER_NUMBER * setup.model.dim * clients

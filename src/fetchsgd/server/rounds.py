@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,6 +47,7 @@ class Merged:
     loss: Float32[Tensor, ""]  # their mean loss before the round
     typical_loss: float | None = None  # one that a few dishonest clients cannot move
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
+    within: Int64[Tensor, ""] | None = None  # how many messages were within the clip, if one is set
 
 
 # Lines 4 to 10: who takes part in the round that starts from here, at which rate, and what comes

@@ -17,6 +17,7 @@ from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
+from fetchsgd.privacy import Limit
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
 
@@ -34,6 +35,7 @@ class CohortAtWork:
     work: LocalWork
     upload: Callable[[int, Tensor | None], Upload]  # of a round, given the size of numbers
     seed: int
+    limit: Callable[[int], Limit] | None = None  # of a cohort of this size, with privacy
 
     def __call__(
         self,
@@ -46,6 +48,8 @@ class CohortAtWork:
     ) -> Merged:
         """What the cohort sends, merged. Memory is updated in place."""
         upload = self.upload(round, size)
+        if self.limit is not None:
+            upload = upload._replace(limit=self.limit(len(clients)))
         message, quantiser = self.method.message, upload.quantiser
         if not self.needs_each_client(upload):
             batch = self.gatherer.gather_batch(clients, round)
@@ -60,7 +64,7 @@ class CohortAtWork:
     def needs_each_client(self, upload: Upload) -> bool:
         """Whatever each client does on its own that is not linear must be done for each."""
         one_pass = self.work.is_one_gradient or self.work.is_one_step
-        exact = upload.quantiser.exact and not self.work.clip
+        exact = upload.quantiser.exact and not self.work.clip and self.limit is None
         return not (self.method.message.linear and one_pass and exact)
 
     def _one_by_one(
@@ -86,9 +90,13 @@ class CohortAtWork:
             )
             numbers = torch.from_numpy(clients[start : start + step])
             numbers = numbers.to(weights.device, non_blocking=True)
-            sums.append(message.merge(vectors, part.weights, numbers, upload, memory))
+            shares = part.weights
+            if upload.limit is not None:
+                shares = torch.full_like(shares, upload.limit.share)
+            sums.append(message.merge(vectors, shares, numbers, upload, memory))
             losses.append(part.weights @ own)
         sent = reduce(Sum.plus, sums)
         return Merged(
-            sent.total, clients, sent.numbers, sent.bytes, reduce(add, losses), sizes=sent.sizes
-        )
+            sent.total, clients, sent.numbers, sent.bytes, reduce(add, losses),
+            sizes=sent.sizes, within=sent.within,
+        )  # fmt: skip

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from jaxtyping import Float32
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.clients.gathering import DropoutSeed, Gatherer
 from fetchsgd.clients.probe import batching_note, check_task
 from fetchsgd.diagnose import Diagnosed, diagnosed
-from fetchsgd.errors import DivergedError
+from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import Checkpoint, load_checkpoint, need_safetensors
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
+from fetchsgd.runs.private import private
 from fetchsgd.runs.recorder import (
     Beside,
     Evaluation,
@@ -62,13 +67,20 @@ class Run:
         task, train = config.task, config.train
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
         self.method: Method = self.diagnosis or setup.method
+        self.private = private(config, setup.sampler, setup.rounds)
+        if self.private is not None and not self.method.message.linear:
+            raise UserError(
+                f"privacy needs messages that add up, and those of {config.method} do not: each "
+                "client chooses what it sends; take fetchsgd, true_topk, fedavg or uncompressed"
+            )
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
             few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),
         )  # fmt: skip
         self.cohort = CohortAtWork(
-            gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed
-        )
+            gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed,
+            self.private.limit if self.private else None,
+        )  # fmt: skip
         self.test = setup.test_data()
         check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)
 
@@ -78,11 +90,17 @@ class Run:
         cohort, upload = self.cohort, self.setup.upload(0)
         clients = self.setup.sampler.cohort(0)[:MOST_TIMED]
         found = list(self.method.notes)
-        if cohort.needs_each_client(upload):
+        found += [] if self.private is None else self.private.notes
+        if len(clients) and cohort.needs_each_client(upload):
             examples = cohort.gatherer.gather(clients, 0)
             note = batching_note(self.setup.trainer, self.setup.origin, examples)
             found += [] if note is None else [note]
         return found
+
+    @property
+    def rounds(self) -> int:
+        """Up to the end, or as far as a budget of privacy goes."""
+        return self.setup.rounds if self.private is None else self.private.rounds
 
     def start(self) -> Training:
         """Before the first round."""
@@ -95,14 +113,24 @@ class Run:
         t = training.round
         cohort = self.setup.sampler.cohort(t)  # line 4
         training.ledger.download(cohort, t, training.place)  # line 6
-        return self.cohort(training.weights, cohort, rate, t, training.memory, training.size)
+        merged = self._merged(training, cohort, rate)
+        return merged if self.private is None else self.private.noisy(merged, t)
+
+    def _merged(self, training: Training, cohort: NDArray[np.int64], rate: float) -> Merged:
+        if len(cohort):
+            t = training.round
+            return self.cohort(training.weights, cohort, rate, t, training.memory, training.size)
+        # Coins may let nobody take part.
+        nothing = training.weights.new_zeros(self.method.message.shape)
+        unknown = training.weights.new_full((), math.nan)
+        return Merged(nothing, cohort, 0, 0.0, unknown, within=torch.tensor(0))
 
     def train(
         self, training: Training, rounds: int | None = None
     ) -> Iterator[tuple[Training, Merged]]:
         """Algorithm 1 from there, to the end or up to this many rounds."""
         setup = self.setup
-        until = setup.rounds if rounds is None else rounds
+        until = self.rounds if rounds is None else rounds
         return train_rounds(
             training,
             until,
@@ -145,22 +173,31 @@ class Run:
 
     def _goes_beyond(self, done: Line) -> bool:
         """Whether there is more to train than a run that has finished."""
-        return done.get("status") == "finished" and done["rounds"] < self.setup.rounds
+        return done.get("status") == "finished" and done["rounds"] < self.rounds
 
     def _train(
         self, folder: RunFolder | NoFolder, found: Checkpoint | None, watch: Watch | None
     ) -> Ended:
         training = self.start() if found is None else found.training
         beside: dict[str, Beside] = {"diagnosis": self.diagnosis} if self.diagnosis else {}
+        if self.private is not None:
+            self.private.keep_key(folder.path)
+            beside["privacy"] = self.private
         pace = Pace(LOOK_EVERY[self.device.type], self.config.train.checkpoint_every)
-        recorder = Recorder(self.setup, folder, self.evaluate, pace, watch, beside)
+        recorder = Recorder(self.setup, folder, self.evaluate, pace, watch, beside, self.rounds)
         if found is not None:
             recorder.resume(found)
         try:
             for now, merged in self.train(training):
                 recorder.after(now, merged)
                 training = now
-            return Ended(recorder.finish(training), folder.lines, training)
+            stopped = None
+            if self.private is not None and self.rounds < self.setup.rounds:
+                stopped = self.private.end
+            summary = recorder.finish(training, stopped)
+            if self.private is not None:
+                self.private.forget_key(folder.path)
+            return Ended(summary, folder.lines, training)
         except DivergedError as error:
             assert recorder.result is not None
             error.result = Ended(recorder.result, folder.lines, None)

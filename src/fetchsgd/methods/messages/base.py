@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from fetchsgd.privacy.clipping import Limit
 from fetchsgd.quantisers.base import Quantiser
 from fetchsgd.wire import (
     Header,
@@ -39,26 +40,33 @@ class Sum(NamedTuple):
     numbers: int | Tensor  # that are not zero, as the paper counts
     bytes: float | Tensor  # on the wire
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
+    within: Int64[Tensor, ""] | None = None  # how many messages were within the clip, if one is set
 
     def plus(self, other: Sum) -> Sum:
         """With what some more clients send."""
         sizes = None
         if self.sizes is not None and other.sizes is not None:
             sizes = torch.cat([self.sizes, other.sizes])
+        within = None
+        if self.within is not None and other.within is not None:
+            within = self.within + other.within
         return Sum(
-            self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes, sizes
-        )
+            self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes,
+            sizes, within,
+        )  # fmt: skip
 
 
 class Upload(NamedTuple):
     """How the clients of a round send: a quantiser, and the key of the round's random numbers.
 
     round: for messages that depend on it, such as coordinates that all clients draw alike.
+    limit: of what a client sends, where privacy asks for one; for linear messages.
     """
 
     quantiser: Quantiser
     key: int
     round: int = 0
+    limit: Limit | None = None
 
 
 class Reply(NamedTuple):

@@ -19,6 +19,7 @@ from fetchsgd.methods.messages.base import (
     refuse_unless,
     round_one,
 )
+from fetchsgd.privacy.clipping import Limit, clip
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.wire import (
@@ -99,6 +100,8 @@ class LinearMessage(_Stateless):
         memory: Memory | None,  # noqa: ARG002
     ) -> Sum:
         n = len(vectors)
+        if upload.limit is not None:
+            return self._merge_limited(vectors, shares, upload, upload.limit)
         if upload.quantiser.exact:
             # The sum of the messages is the message of the sum, of which there is only one.
             return Sum(
@@ -112,6 +115,19 @@ class LinearMessage(_Stateless):
         bytes = rounded.section_bytes().sum() + HEADER_BYTES * n
         sizes = rounded.sizes() if hasattr(rounded, "sizes") else None
         return Sum(total, rows.numel(), bytes, sizes)
+
+    def _merge_limited(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        upload: Upload,
+        limit: Limit,
+    ) -> Sum:
+        """Each message no longer than the clip, and numbers as they are."""
+        rows = self._compressed(vectors, upload.round)
+        clipped, within = clip(rows.flatten(1), limit.longest)
+        total = (shares @ clipped).view(rows.shape[1:])
+        return Sum(total, *self.exact_cost(len(vectors), upload.quantiser), within=within)
 
     def exact_cost(self, clients: int, quantiser: Quantiser) -> tuple[int, float]:
         """Numbers and bytes of this many clients, where sizes do not depend on the values."""
@@ -128,6 +144,8 @@ class LinearMessage(_Stateless):
         upload: Upload,
     ) -> Payload:
         cells = self.compress(vector[None], round).flatten(1)
+        if upload.limit is not None:
+            cells = clip(cells, upload.limit.longest).rows
         return self.payload(round_one(cells, client, upload), round)
 
     def read(self, payload: Payload) -> Reply:

@@ -1,4 +1,4 @@
-"""Settings: seven sections, read from TOML and the command line, checked before any work starts.
+"""Settings: eight sections, read from TOML and the command line, checked before any work starts.
 
     [task]      name, and the options of the task
     [method]    name, and the options of the method
@@ -7,6 +7,7 @@
     [local]     what a client does with its data
     [upload]    how the numbers that a client sends are written
     [download]  how weights are quantised, and so how changes to them are written
+    [privacy]   clipping, noise, and what they promise
 
 Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """

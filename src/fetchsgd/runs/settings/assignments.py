@@ -16,7 +16,7 @@ from fetchsgd.runs.settings.synonyms import in_our_words
 from fetchsgd.runs.toml_files import Settings
 
 # So `epochs` is train.epochs.
-SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download")
+SHORT_KEYS = ("method", "train", "schedule", "task", "local", "upload", "download", "privacy")
 
 
 Assignment = str | tuple[str, Any]

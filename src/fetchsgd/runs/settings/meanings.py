@@ -145,7 +145,8 @@ MEANINGS: dict[str, Meaning] = {
         "clients that take part in a round", 1, "the task's clients"
     ),
     "train.sampling": Meaning(
-        "who takes part: each once in an 'epoch', or a 'uniform' draw in each round"
+        "who takes part: each once in an 'epoch', a 'uniform' draw in each round, or 'poisson', "
+        "each by a coin of its own"
     ),
     "train.averaging": Meaning("whether clients count the same, or by their 'examples'"),
     "train.weight_decay": Meaning("so many times the weights are added to gradients", 0),
@@ -203,6 +204,50 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "download.coarse": Meaning(
         "whether changes are multiples of as many steps as the smallest allows: fewer bits"
+    ),
+    "privacy.mode": Meaning(
+        "differential privacy for whole clients: 'central', noise by a server that is trusted, or "
+        "'distributed', noise by the clients in whole levels"
+    ),
+    "privacy.clip": Meaning(
+        "the longest message that a client sends; that of the first round where it moves",
+        0,
+        above=True,
+    ),
+    "privacy.quantile": Meaning(
+        "the share of clients whose messages are to be within the clip, which follows them; 0: it "
+        "stays where it is",
+        0,
+        1,
+        below=True,
+    ),
+    "privacy.clip_rate": Meaning("how fast the clip follows its quantile", 0, above=True),
+    "privacy.clip_noise": Meaning(
+        "the deviation of the noise on how many clients are within the clip; 0 is a twentieth of a "
+        "cohort, or the noise if that is more",
+        0,
+    ),
+    "privacy.noise": Meaning(
+        "the deviation of the noise in the sum, over the clip; 0 is what epsilon asks for", 0
+    ),
+    "privacy.epsilon": Meaning(
+        "of the whole run, which decides on the noise; where that is given, a budget at which the "
+        "run ends; 0: none",
+        0,
+    ),
+    "privacy.delta": Meaning(
+        "the probability beside epsilon, well below one over the clients",
+        0,
+        1,
+        above=True,
+        below=True,
+    ),
+    "privacy.mechanism": Meaning("of distributed noise; a server's is 'gaussian'"),
+    "privacy.accountant": Meaning(
+        "'pld', the tightest, which needs the extra privacy, or 'rdp', which does not"
+    ),
+    "privacy.random": Meaning(
+        "noise from a 'secret' key, or from the 'seed', for experiments on public data"
     ),
 }
 

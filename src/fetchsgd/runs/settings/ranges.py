@@ -18,6 +18,7 @@ def check_ranges(config: Config, clients: int) -> None:
     _check_train(config, clients)
     _check_schedule(config)
     _check_local(config)
+    config.privacy.check()
 
 
 def _check_finite(settings: Settings) -> None:

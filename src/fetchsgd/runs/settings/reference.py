@@ -25,6 +25,7 @@ ABOUT = {
     "local": "what a client does with its data",
     "upload": "how the numbers that a client sends are written",
     "download": "how weights are quantised, and so how changes to them are written",
+    "privacy": "clipping, noise, and what they promise",
 }
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from fetchsgd.clients.trainer import LocalWork
 from fetchsgd.errors import UserError
+from fetchsgd.privacy import Privacy
 from fetchsgd.quantisers import Quantiser
 from fetchsgd.runs.settings.parts import GRID, METHOD, QUANTISER, Chosen
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import Schedule
 from fetchsgd.tasks import Task
 
-SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download")
+SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download", "privacy")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class TrainSettings:
     epochs: float = 1.0
     baseline_epochs: float = 0.0  # of the run that compression is relative to; 0 is `epochs`
     clients_per_round: int = 10
-    sampling: Literal["epoch", "uniform"] = "epoch"
+    sampling: Literal["epoch", "uniform", "poisson"] = "epoch"
     averaging: Literal["uniform", "examples"] = "uniform"
     weight_decay: float = 0.0
     # Who adds it to gradients. The server knows the weights, so clients need not send it: "auto"
@@ -56,6 +57,7 @@ class Config:
     train: TrainSettings
     schedule: Schedule
     local: LocalWork
+    privacy: Privacy = field(default_factory=Privacy)
 
     @property
     def method(self) -> str:
@@ -88,4 +90,5 @@ KINDS_OF_SECTIONS: dict[str, type] = {
     "train": TrainSettings,
     "schedule": Schedule,
     "local": LocalWork,
+    "privacy": Privacy,
 }

@@ -38,7 +38,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("topk", "topksize", "sparsity", "nnz"), "method.k"),
     **dict.fromkeys(("numcols", "columns", "ncols", "c", "width", "sketchsize"), "method.cols"),
     **dict.fromkeys(("numrows", "nrows", "r", "depth"), "method.rows"),
-    **dict.fromkeys(("algorithm", "strategy", "optimizer", "mode"), "method.name"),
+    **dict.fromkeys(("algorithm", "strategy", "optimizer"), "method.name"),
     **dict.fromkeys(("localepochs", "numlocalepochs", "e", "localsteps", "numlocaliters"),
                     "local.epochs"),
     **dict.fromkeys(("localbatchsize", "batch", "bs", "b"), "local.batch_size"),
@@ -46,6 +46,9 @@ SYNONYMS: dict[str, str] = {
         ("clipnorm", "maxgradnorm", "gradclip", "clipping", "gradientclip"), "local.clip"
     ),
     **dict.fromkeys(("numbits", "nbits", "quantization", "quantizationbits"), "upload.bits"),
+    **dict.fromkeys(("noisemultiplier", "sigma", "dpsigma"), "privacy.noise"),
+    **dict.fromkeys(("targetepsilon", "dpepsilon", "eps"), "privacy.epsilon"),
+    **dict.fromkeys(("l2normclip", "clippingnorm", "dpclip"), "privacy.clip"),
     **dict.fromkeys(("quantizer", "compressor", "compression"), "upload.quantiser"),
     **dict.fromkeys(("dataset", "data", "model"), "task.name"),
     **dict.fromkeys(("datadir", "dataroot", "root", "datasetdir", "datapath"), "task.folder"),
