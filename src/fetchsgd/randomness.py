@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise", "spare", "model"]
+Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise", "spare", "model", "rotate"]
 PURPOSES: tuple[Purpose, ...] = (
     "weights",
     "split",
@@ -19,6 +19,7 @@ PURPOSES: tuple[Purpose, ...] = (
     "quantise",
     "spare",
     "model",
+    "rotate",
 )
 
 

@@ -18,6 +18,7 @@ from fetchsgd.methods import Memory, Method, State
 from fetchsgd.quantisers.shared_step import next_size, typical_size
 from fetchsgd.server.grids import Grid, GridWeights
 from fetchsgd.server.ledger import Ledger
+from fetchsgd.sums import Opened
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Training:
     state: State
     ledger: Ledger
     memory: Memory | None = None  # of all clients, for methods whose clients remember
-    size: Float64[Tensor, ""] | None = None  # of the numbers that clients send, once it is known
+    # Of the numbers that clients send, once it is known; or the step of sums modulo 2^b.
+    size: Float64[Tensor, ""] | None = None
 
     @property
     def weights(self) -> Float32[Tensor, " dim"]:
@@ -47,6 +49,9 @@ class Merged:
     loss: Float32[Tensor, ""]  # their mean loss before the round
     typical_loss: float | None = None  # one that a few dishonest clients cannot move
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
+    bytes_down: float = 0.0  # beside the model: keys and shares of secure aggregation
+    opened: Opened | None = None  # of a sum modulo 2^b
+    clipped: int | Tensor = 0  # cells of it that clients have clipped
 
 
 # Lines 4 to 10: who takes part in the round that starts from here, at which rate, and what comes
@@ -98,7 +103,10 @@ def after_round(
     )  # lines 11 to 14
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)
+    ledger.wire_down.add_(merged.bytes_down)
     size = training.size
+    if merged.opened is not None:
+        size = merged.opened.seen.next_step
     if merged.sizes is not None and len(merged.sizes):
         size = next_size(size, typical_size(merged.sizes))
     return Training(version, place, state, ledger, training.memory, size)

@@ -39,6 +39,7 @@ class Sum(NamedTuple):
     numbers: int | Tensor  # that are not zero, as the paper counts
     bytes: float | Tensor  # on the wire
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
+    clipped: int | Tensor = 0  # cells of sums modulo 2^b
 
     def plus(self, other: Sum) -> Sum:
         """With what some more clients send."""
@@ -46,8 +47,9 @@ class Sum(NamedTuple):
         if self.sizes is not None and other.sizes is not None:
             sizes = torch.cat([self.sizes, other.sizes])
         return Sum(
-            self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes, sizes
-        )
+            self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes,
+            sizes, self.clipped + other.clipped,
+        )  # fmt: skip
 
 
 class Upload(NamedTuple):
