@@ -1,13 +1,17 @@
 """The step of the next round, from what a sum has shown: nothing else is public.
 
 A cell of a sum, in levels, is close to normal, with the variance of its block. It wraps around where
-it leaves [-2^(b-1), 2^(b-1)). How much finer could the step have been for the asked probability of
-that, over all blocks? By s:
+it leaves [-2^(b-1), 2^(b-1)). How much finer could the step have been, at the asked probability of
+that over all blocks? By s:
 
-    s >= 1: variances in levels grow at most as s^2, so step / s is safe. Of a small s we take the
-            root, since the next sum may be larger.
-    s < 1:  variances fall at least as s, where clients' own rounding is all there is to see; so
-            step / s^2 is safe.
+    s < 1:  the step becomes coarser at once, by 1 / s^2: variances fall at least as s, where
+            clients' own rounding is all there is to see.
+    s >= 1: the step becomes finer, which is safe up to s, since variances grow at most as s^2. But
+            sums jump up and down from round to round, so it goes there slowly. Only a step that is
+            many times too coarse moves fast.
+
+No step need be finer than what makes rounding a small part of a sum: with many bits the rest of the
+range is kept for sums that jump.
 
 Once most cells wrap, all that a sum shows is that the step is far too small: it becomes 32 times as
 large, until something can be seen. Such a sum is not used, and neither is one with so coarse a step
@@ -26,16 +30,17 @@ from torch import Tensor
 from fetchsgd.sums.layout import Layout
 
 # Sums grow from round to round: standard deviations are taken for so much larger.
-MARGIN = 1.2
+MARGIN = 1.5
+# The variance of a sum over the most that rounding adds to it, above which no step need be finer.
+FINE = 100.0
 # Factors s that are looked at: eight for each doubling.
 FACTORS = torch.exp2(torch.arange(-6 * 8, 10 * 8 + 1, dtype=torch.float64) / 8)
+# A step that is too coarse by less than FAR moves by a root of s.
+FAR, ROOT, LEAP = 16.0, 1 / 8, 1 / 8
 # From this part of the variance of uniform cells on, a sum says nothing.
-UNIFORM = 0.75
-BACK_OFF = 32.0
+UNIFORM, BACK_OFF = 0.75, 32.0
 # Below so many levels in all, one cannot tell how small numbers are.
-FEW, FEW_FACTOR = 64, 64.0
-# A step that could be finer by this is a step that is still searched.
-FAR = 8.0
+FEW, FEW_FACTOR = 64, 512.0
 STEPS = (2.0**-100, 2.0**100)
 
 
@@ -59,17 +64,27 @@ def look(
     squares = levels.view(layout.block, layout.blocks).square().sum(dim=0)  # exact
     variances = squares.double() / layout.block
     mean, half = variances.mean(), float(1 << bits - 1)
-    chances = wrap_chance(half, FACTORS.to(levels.device)[:, None] * MARGIN * variances.sqrt())
-    fits = (chances.mean(dim=1) <= probability).sum().clamp(min=1)
-    s = FACTORS.to(levels.device)[fits - 1]
+    rounding = clients / 4  # the most that it adds to the variance of a cell
+    s = _room(variances, half, probability)
     s = torch.where(squares.sum() < FEW, s.clamp(max=FEW_FACTOR), s)
-    wrapped = mean >= UNIFORM * half**2 / 3
-    finer = torch.where(s < 4, s.sqrt(), s / 2)
+    enough = (FINE * rounding / mean.clamp(min=1e-300)).sqrt()
+    wanted = torch.minimum(s, enough).clamp(min=1 / FAR)
+    finer = torch.where(wanted < FAR, wanted**ROOT, wanted * LEAP)
     factor = torch.where(s < 1, 1 / s**2, 1 / finer)
-    moved = (step * torch.where(wrapped, BACK_OFF, factor)).clamp(*STEPS)
-    searching = (s > FAR) & (mean < clients / 4)  # the most that rounding adds to a cell
+    is_noise = mean >= UNIFORM * half**2 / 3
+    moved = (step * torch.where(is_noise, BACK_OFF, factor)).clamp(*STEPS)
+    searching = (wanted >= FAR) & (mean < rounding)
     chance = wrap_chance(half, variances.sqrt()).mean()
-    return Seen(moved, torch.where(wrapped, 1.0, chance), ~(wrapped | searching))
+    return Seen(moved, torch.where(is_noise, 1.0, chance), ~(is_noise | searching))
+
+
+def _room(
+    variances: Float64[Tensor, " blocks"], half: float, probability: float
+) -> Float64[Tensor, ""]:
+    """By how much standard deviations could be larger: the largest factor that fits."""
+    factors = FACTORS.to(variances.device)
+    chances = wrap_chance(half, factors[:, None] * MARGIN * variances.sqrt()).mean(dim=1)
+    return factors[(chances <= probability).sum().clamp(min=1) - 1]
 
 
 def wrap_chance(
