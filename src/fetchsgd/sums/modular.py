@@ -56,7 +56,7 @@ class Modular:
     """
 
     sum_bits: int = 8
-    wrap_probability: float = 1e-4
+    wrap_probability: float = 1e-3
     sum_step: float = 0.0
     first_step: float = 1.0
     sum_clip: float = 0.0

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from fetchsgd.sums.layout import Layout
 
-# Sums grow from round to round: standard deviations are taken for so much larger.
+# Sums grow from round to round: numbers are taken for so much larger. That is the square of it in
+# the variance of a sum, but for what may be rounding, which grows as numbers do.
 MARGIN = 1.5
 # The variance of a sum over the most that rounding adds to it, above which no step need be finer.
 FINE = 100.0
@@ -65,7 +66,8 @@ def look(
     variances = squares.double() / layout.block
     mean, half = variances.mean(), float(1 << bits - 1)
     rounding = clients / 4  # the most that it adds to the variance of a cell
-    s = _room(variances, half, probability)
+    grown = MARGIN * variances + MARGIN * (MARGIN - 1) * (variances - rounding).clamp(min=0)
+    s = _room(grown, half, probability)
     s = torch.where(squares.sum() < FEW, s.clamp(max=FEW_FACTOR), s)
     enough = (FINE * rounding / mean.clamp(min=1e-300)).sqrt()
     wanted = torch.minimum(s, enough).clamp(min=1 / FAR)
@@ -83,7 +85,7 @@ def _room(
 ) -> Float64[Tensor, ""]:
     """By how much standard deviations could be larger: the largest factor that fits."""
     factors = FACTORS.to(variances.device)
-    chances = wrap_chance(half, factors[:, None] * MARGIN * variances.sqrt()).mean(dim=1)
+    chances = wrap_chance(half, factors[:, None] * variances.sqrt()).mean(dim=1)
     return factors[(chances <= probability).sum().clamp(min=1) - 1]
 
 
