@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from torch import Tensor
@@ -97,10 +98,16 @@ def after_round(
     if decay:
         # Messages add up, so this is as if every client had sent it.
         mean = mean + method.message.compress(decay * training.weights, training.round)
+    before = training.state
+    is_used = merged.opened is None or bool(merged.opened.seen.usable)
+    if not is_used:
+        # Nothing is known of this round: neither weights nor the server's state may move.
+        mean, before = torch.zeros_like(mean), method.init(mean.device)
     # Whoever records the run looks at the loss, without waiting for every round.
     sent, state = method.step(
-        mean, training.state, rate, deliver, round=training.round, check_finite=False
+        mean, before, rate, deliver, round=training.round, check_finite=False
     )  # lines 11 to 14
+    state = state if is_used else training.state
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)
     ledger.wire_down.add_(merged.bytes_down)

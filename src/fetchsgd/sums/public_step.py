@@ -37,7 +37,7 @@ FINE = 100.0
 # Factors s that are looked at: eight for each doubling.
 FACTORS = torch.exp2(torch.arange(-6 * 8, 10 * 8 + 1, dtype=torch.float64) / 8)
 # A step that is too coarse by less than FAR moves by a root of s.
-FAR, ROOT, LEAP = 16.0, 1 / 8, 1 / 8
+FAR, ROOT, LEAP = 16.0, 1 / 8, 1 / 2
 # From this part of the variance of uniform cells on, a sum says nothing.
 UNIFORM, BACK_OFF = 0.75, 32.0
 # Below so many levels in all, one cannot tell how small numbers are.
