@@ -9,7 +9,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "split", "cohort", "augment", "local", "quantise", "spare", "model", "rotate"]
+Purpose = Literal[
+    "weights", "split", "cohort", "augment", "local", "quantise", "spare", "model", "rotate"
+]
 PURPOSES: tuple[Purpose, ...] = (
     "weights",
     "split",

@@ -57,7 +57,9 @@ def test_rounding_is_unbiased():
     row = vectors(1, 256)
     sum = torch.zeros(256)
     for key in range(400):
-        sum += quantiser(step=1.0, sum_clip=1).round_rows(row, key, torch.tensor([0])).dequantise()[0]
+        sum += (
+            quantiser(step=1.0, sum_clip=1).round_rows(row, key, torch.tensor([0])).dequantise()[0]
+        )
     # At most 1/2 of standard deviation each, and 256 cells: six of them once in 2e6.
     assert (sum / 400 - row[0]).abs().max() < 6 * 0.5 / 20
 

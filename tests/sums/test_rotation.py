@@ -97,7 +97,9 @@ class TestRotation:
         filled[:1000] = rows[0].double()
         flipped = filled * torch.tensor([1.0 - 2.0 * bit for bit in bits])
         expected = matrix @ flipped.view(layout.block, layout.blocks) / layout.block**0.5
-        torch.testing.assert_close(rotate(rows, signs)[0].double(), expected.flatten(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            rotate(rows, signs)[0].double(), expected.flatten(), rtol=0, atol=1e-5
+        )
 
     def test_one_large_number_is_spread_over_its_block(self):
         rows = torch.zeros(1, 8192)

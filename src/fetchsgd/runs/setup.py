@@ -84,8 +84,8 @@ class Setup:
     def _check_sums(self) -> None:
         if not isinstance(self.method.message, LinearMessage):
             raise UserError(
-                f"upload.sum = 'modular' needs messages that add up, and those of {self.config.method}"
-                " do not: each client chooses what it sends; take fetchsgd, true_topk, "
+                "upload.sum = 'modular' needs messages that add up, and those of "
+                f"{self.config.method} do not: each client chooses what it sends; take fetchsgd, true_topk, "
                 "uncompressed or fedavg"
             )
 

@@ -69,8 +69,7 @@ class Modular:
             raise ValueError(f"upload.sum_bits must be from 4 to 16, got {self.sum_bits!r}")
         if not 1e-12 <= self.wrap_probability <= 0.1:
             raise ValueError(
-                "upload.wrap_probability must be from 1e-12 to 0.1, "
-                f"got {self.wrap_probability!r}"
+                f"upload.wrap_probability must be from 1e-12 to 0.1, got {self.wrap_probability!r}"
             )
         for name, least in (("sum_step", 0.0), ("first_step", STEPS[0])):
             value = getattr(self, name)
@@ -169,14 +168,14 @@ class ModularRound:
         most = self.clip * step
         clipped = (cells.abs() > most).sum()
         cells = cells.nan_to_num_(nan=0.0).clamp_(-most, most)
-        levels = kernels_for(rows.device).round_places(
-            cells, step.expand(len(rows)).contiguous(), torch.int16, key, clients
-        ).clamp_(-self.clip, self.clip)
+        levels = (
+            kernels_for(rows.device)
+            .round_places(cells, step.expand(len(rows)).contiguous(), torch.int16, key, clients)
+            .clamp_(-self.clip, self.clip)
+        )
         return LevelRows(self, layout, levels, examples, clipped, signs)
 
-    def open(
-        self, levels: Int64[Tensor, " cells"], weight: int | Tensor, layout: Layout
-    ) -> Opened:
+    def open(self, levels: Int64[Tensor, " cells"], weight: int | Tensor, layout: Layout) -> Opened:
         """From a sum of levels, whether modulo 2^b or not, and the sum of weights."""
         centred = self.centred(levels)
         device = levels.device

@@ -1,8 +1,8 @@
 """The step of the next round, from what a sum has shown: nothing else is public.
 
-A cell of a sum, in levels, is close to normal, with the variance of its block. It wraps around where
-it leaves [-2^(b-1), 2^(b-1)). How much finer could the step have been, at the asked probability of
-that over all blocks? By s:
+A cell of a sum, in levels, is close to normal, with the variance of its block. It wraps around
+where it leaves [-2^(b-1), 2^(b-1)). How much finer could the step have been, at the asked
+probability of that over all blocks? By s:
 
     s < 1:  the step becomes coarser at once, by 1 / s^2: variances fall at least as s, where
             clients' own rounding is all there is to see.
@@ -89,8 +89,6 @@ def _room(
     return factors[(chances <= probability).sum().clamp(min=1) - 1]
 
 
-def wrap_chance(
-    half: float, deviation: Float64[Tensor, "*shape"]
-) -> Float64[Tensor, "*shape"]:
+def wrap_chance(half: float, deviation: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
     """That a normal number of this standard deviation is beyond +-half."""
     return torch.erfc(half / math.sqrt(2) / deviation.clamp(min=1e-300))

@@ -111,8 +111,8 @@ class LinearMessage(_Stateless):
             self.watcher(vectors, rows, Rounded(rounded, shares))
         if isinstance(rounded, LevelRows):
             # Whole numbers, which the server reads once all are added (ModularRound.open).
-            bytes = float(n * (HEADER_BYTES + upload.quantiser.fixed_bytes(self.numbers)))
-            return Sum(rounded.sum(), rows.numel(), bytes, clipped=rounded.clipped)
+            cost = self.exact_cost(n, upload.quantiser)
+            return Sum(rounded.sum(), *cost, clipped=rounded.clipped)
         total = rounded.weighted_sum(shares).view(rows.shape[1:])
         bytes = rounded.section_bytes().sum() + HEADER_BYTES * n
         sizes = rounded.sizes() if hasattr(rounded, "sizes") else None

@@ -1,4 +1,4 @@
-"""The rotation on a GPU: cuda_programs.py, in two passes over memory. Nothing waits for the device."""
+"""The rotation on a GPU: cuda_programs.py, in two passes over memory. Nothing waits for it."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def _pass(
         programs.rotate_rows, (n * tiles * groups,),
         out, rows, signs, rows.shape[1], out.shape[1], layout.blocks, tiles, groups, stride,
         1 / math.sqrt(layout.block) if last else 1.0,
-        LOG_ROWS=size.bit_length() - 1, FLIP_BEFORE=before, FLIP_AFTER=after,
+        ROWS=size, LOG_ROWS=size.bit_length() - 1, FLIP_BEFORE=before, FLIP_AFTER=after,
         COLUMNS=COLUMNS, num_warps=2,
     )  # fmt: skip

@@ -33,14 +33,13 @@ def _step(values, HALF: tl.constexpr, ROWS: tl.constexpr):
 @triton.jit
 def rotate_rows(
     out, rows, signs, read, written, blocks, tiles, groups, stride, scale,
-    LOG_ROWS: tl.constexpr, FLIP_BEFORE: tl.constexpr, FLIP_AFTER: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, LOG_ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    FLIP_BEFORE: tl.constexpr, FLIP_AFTER: tl.constexpr,
 ):  # fmt: skip
     """One group of rows that are `stride` apart, for some columns of one client's matrix.
 
     read, written: numbers of a client, in `rows` and in `out`; what is not read is zero.
     """
-    ROWS: tl.constexpr = 1 << LOG_ROWS
     tile = tl.program_id(0) % tiles
     group = tl.program_id(0) // tiles % groups
     client = (tl.program_id(0) // (tiles * groups)).to(tl.int64)
