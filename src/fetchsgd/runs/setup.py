@@ -85,8 +85,8 @@ class Setup:
         if not isinstance(self.method.message, LinearMessage):
             raise UserError(
                 "upload.sum = 'modular' needs messages that add up, and those of "
-                f"{self.config.method} do not: each client chooses what it sends; take fetchsgd, true_topk, "
-                "uncompressed or fedavg"
+                f"{self.config.method} do not: each client chooses what it sends; take fetchsgd, "
+                "true_topk, uncompressed or fedavg"
             )
 
     def start(self) -> Training:
