@@ -104,6 +104,18 @@ def sketches():
         kernels.touched(some, torch.ones(50))
 
 
+def rotations():
+    from fetchsgd.sums.kernels import cuda
+    from fetchsgd.sums.layout import Layout
+
+    replace_launches()
+    for count in (300, 10_000):
+        layout = Layout.of(count)
+        signs = torch.zeros(layout.words, dtype=torch.int32)
+        cuda.rotate(torch.zeros(2, count), signs, layout)
+        cuda.rotate_back(torch.zeros(2, layout.cells), signs, layout)
+
+
 def convolutions():
     from fetchsgd.clients import convolution_cuda
 
@@ -117,6 +129,6 @@ def convolutions():
 
 
 if __name__ == "__main__":
-    for part in (sizes_of_chunks, quantisers, sketches, convolutions):
+    for part in (sizes_of_chunks, quantisers, sketches, rotations, convolutions):
         part()
     print(len(compiled), "programs:", ", ".join(sorted(compiled)))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 
 Purpose = Literal[
-    "weights", "split", "cohort", "augment", "local", "quantise", "spare", "model", "noise"
-]
-PURPOSES: tuple[Purpose, ...] = (
     "weights",
     "split",
     "cohort",
@@ -22,7 +19,9 @@ PURPOSES: tuple[Purpose, ...] = (
     "spare",
     "model",
     "noise",
-)
+    "rotate",
+]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 def number(seed: int, purpose: Purpose, *steps: int) -> int:

@@ -12,6 +12,8 @@ from fetchsgd.quantisers.eden_section import EdenMessage
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.quantisers.step_section import OneStep
+from fetchsgd.sums import Modular
+from fetchsgd.sums.residues import Residues
 from fetchsgd.wire import (
     Coding,
     DenseVector,
@@ -129,6 +131,10 @@ def one_of_each() -> dict[str, bytes]:
     for rate in (0.3, 1, 3):
         rows = Eden(rate).round_rows(torch.linspace(-1, 2, 70)[None], 5, torch.tensor([9]))
         found[f"rotated-{rate}"] = encode(DenseVector(rows.row(0)))
+    for bits in (4, 7, 16):
+        quantiser = Modular(sum_bits=bits, first_step=0.125).for_round(5, None, 3)
+        rows = quantiser.round_rows(torch.linspace(-1, 2, 300)[None], 5, torch.tensor([9]))
+        found[f"residues-{bits}"] = encode(DenseVector(rows.row(0)))
     found["sparse-integers"] = write(sparse, Choices(Coding(4, table), GOLOMB))
     floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
     found["sparse-bitmap"] = write(floats, Choices(Coding(2), BITMAP))
@@ -160,6 +166,9 @@ def plain(payload) -> dict:
     if isinstance(values, EdenMessage):
         found |= {"key": values.key, "client": values.client, "scales": values.scales.tolist()}
         return found | {"codes": values.codes.flatten().tolist()}
+    if isinstance(values, Residues):
+        found |= {"step": values.step, "weight": values.weight, "key": values.key}
+        return found | {"residues": values.cells.tolist()}
     if isinstance(values, OneStep):
         found["step"] = values.step
         values = values.levels

@@ -102,6 +102,8 @@ def values(source: Source, format: int, count: int) -> dict:
         return {"step": step, **values(source, 5, count)}
     if format >> 4 == 5:
         return rotated(source, format & 15, count)
+    if format >> 4 == 6:
+        return residues(source, format & 15 or 16, count)
     return cells(source, format >> 4, format & 15, count)
 
 
@@ -116,6 +118,19 @@ def rotated(source: Source, bits: int, count: int) -> dict:
     packed = int.from_bytes(source.take((number * bits + 7) // 8), "little")
     codes = [packed >> i * bits & (1 << bits) - 1 for i in range(number)]
     return {"key": key, "client": client, "scales": scales, "codes": codes}
+
+
+def residues(source: Source, bits: int, count: int) -> dict:
+    step, weight, key = struct.unpack("<fIQ", source.take(16))
+    block = 1
+    while block < min(count, 4096):
+        block *= 2
+    while block > 256 and 32 * (-count % block) > count:
+        block //= 2
+    number = -(-count // block) * block
+    packed = int.from_bytes(source.take((number * bits + 7) // 8), "little")
+    found = [packed >> i * bits & (1 << bits) - 1 for i in range(number)]
+    return {"step": step, "weight": weight, "key": key, "residues": found}
 
 
 def bfloat16(data: bytes) -> float:

@@ -24,7 +24,7 @@ VECTORS = {
 
 def test_the_page_has_a_vector_of_each_format():
     formats = {message[6] for message, _ in VECTORS.values()}
-    assert formats >= {1, 2, 3, 4, 5, 0x12, 0x13, 0x28, 0x32, 0x40, 0x51}
+    assert formats >= {1, 2, 3, 4, 5, 0x12, 0x13, 0x28, 0x32, 0x40, 0x51, 0x66}
     assert {message[7] for message, _ in VECTORS.values()} == set(range(6))
     assert {message[5] for message, _ in VECTORS.values()} == set(range(1, 6))
 

@@ -89,6 +89,11 @@ class Gatherer:
         base = number(self.draws.seed, "model", round)
         return self._on_device(example_keys(base, owners + self.draws.first_client, within))
 
+    def weights(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each client counts, as a whole number: one, or its examples."""
+        sizes = self.data.rows(clients)[1].astype(np.int64)
+        return sizes if self.averaging == "examples" else np.ones_like(sizes)
+
     def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         by_examples = self.averaging == "examples"
         counts = sizes.astype(np.float64) if by_examples else np.ones(len(sizes))

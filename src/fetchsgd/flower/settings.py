@@ -28,6 +28,7 @@ from fetchsgd.runs.settings import (
     resolve,
 )
 from fetchsgd.runs.toml_files import Settings
+from fetchsgd.sums import Modular
 
 log = logging.getLogger("flwr.fetchsgd")
 SECTION = "federation"
@@ -94,6 +95,11 @@ def read_settings(
             "settings: fetchsgd train"
         )
     _refuse_privacy(config)
+    if isinstance(config.quantiser, Modular):
+        raise UserError(
+            "upload.sum = 'modular' is for simulations: in a federation without secure aggregation "
+            "the server sees each message, and shorter ones do; leave it out"
+        )
     clients = federation.clients or config.task.train.num_clients
     if federation.min_replies > config.train.clients_per_round:
         raise UserError(

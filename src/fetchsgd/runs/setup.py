@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.methods import Memory, Method, Upload
+from fetchsgd.methods.messages import LinearMessage
 from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
 from fetchsgd.runs.environment import choose_device, compute_dtype
@@ -23,6 +24,7 @@ from fetchsgd.server.grids import Grid
 from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 from fetchsgd.server.sampling import Sampler
+from fetchsgd.sums import Modular
 from fetchsgd.tasks import HeldOut, Task
 from fetchsgd.tasks.checks import check_module
 from fetchsgd.trees import Tree, tree_map
@@ -48,6 +50,8 @@ class Setup:
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
+        if isinstance(self.quantiser, Modular):
+            self._check_sums()
         self.grid = make_grid(config, self.model.sizes, self.origin)
         self.decay = self._decay_by_server()
         self.trainer = Trainer(
@@ -76,6 +80,14 @@ class Setup:
             train.weight_decay_by == "auto" and can and not self.quantiser.exact
         )
         return train.weight_decay if chosen else 0.0
+
+    def _check_sums(self) -> None:
+        if not isinstance(self.method.message, LinearMessage):
+            raise UserError(
+                "upload.sum = 'modular' needs messages that add up, and those of "
+                f"{self.config.method} do not: each client chooses what it sends; take fetchsgd, "
+                "true_topk, uncompressed or fedavg"
+            )
 
     def start(self) -> Training:
         """w^0, empty states, and a ledger in which everybody holds w^0."""
@@ -116,6 +128,9 @@ class Setup:
         quantiser = self.quantiser
         if size is not None and isinstance(quantiser, SharedStep):
             quantiser = quantiser.for_size(size)
+        if isinstance(quantiser, Modular):
+            key = number(self.config.train.seed, "rotate", round)
+            quantiser = quantiser.for_round(key, size, self.sampler.per_round)
         return Upload(quantiser, number(self.config.train.seed, "quantise", round), round)
 
     def test_data(self) -> tuple[Tree, Tree]:
@@ -152,7 +167,7 @@ def make_method(config: Config, dim: int) -> Method:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
         try:
-            method: Method = config.parts["method"].made(dim=dim)
+            method: Method = config.parts["method.name"].made(dim=dim)
         except (ValueError, TypeError) as error:
             raise UserError(str(error)) from error
     return method

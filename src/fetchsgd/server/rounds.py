@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,6 +19,7 @@ from fetchsgd.methods import Memory, Method, State
 from fetchsgd.quantisers.shared_step import next_size, typical_size
 from fetchsgd.server.grids import Grid, GridWeights
 from fetchsgd.server.ledger import Ledger
+from fetchsgd.sums import Opened
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Training:
     state: State
     ledger: Ledger
     memory: Memory | None = None  # of all clients, for methods whose clients remember
-    size: Float64[Tensor, ""] | None = None  # of the numbers that clients send, once it is known
+    # Of the numbers that clients send, once it is known; or the step of sums modulo 2^b.
+    size: Float64[Tensor, ""] | None = None
 
     @property
     def weights(self) -> Float32[Tensor, " dim"]:
@@ -48,6 +51,9 @@ class Merged:
     typical_loss: float | None = None  # one that a few dishonest clients cannot move
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
     within: Int64[Tensor, ""] | None = None  # how many messages were within the clip, if one is set
+    bytes_down: float = 0.0  # beside the model: keys and shares of secure aggregation
+    opened: Opened | None = None  # of a sum modulo 2^b
+    clipped: int | Tensor = 0  # cells of it that clients have clipped
 
 
 # Lines 4 to 10: who takes part in the round that starts from here, at which rate, and what comes
@@ -93,13 +99,22 @@ def after_round(
     if decay:
         # Messages add up, so this is as if every client had sent it.
         mean = mean + method.message.compress(decay * training.weights, training.round)
+    before = training.state
+    is_used = merged.opened is None or bool(merged.opened.seen.usable)
+    if not is_used:
+        # Nothing is known of this round: neither weights nor the server's state may move.
+        mean, before = torch.zeros_like(mean), method.init(mean.device)
     # Whoever records the run looks at the loss, without waiting for every round.
     sent, state = method.step(
-        mean, training.state, rate, deliver, round=training.round, check_finite=False
+        mean, before, rate, deliver, round=training.round, check_finite=False
     )  # lines 11 to 14
+    state = state if is_used else training.state
     place = grid.move(training.place, sent)  # line 15
     ledger.update(sent, version)
+    ledger.wire_down.add_(merged.bytes_down)
     size = training.size
+    if merged.opened is not None:
+        size = merged.opened.seen.next_step
     if merged.sizes is not None and len(merged.sizes):
         size = next_size(size, typical_size(merged.sizes))
     return Training(version, place, state, ledger, training.memory, size)

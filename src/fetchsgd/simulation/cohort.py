@@ -20,6 +20,8 @@ from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.privacy import Limit
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
+from fetchsgd.sums import ModularRound
+from fetchsgd.sums.layout import Layout
 
 # Memory for vectors of single clients; half a dozen are alive at once.
 CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}
@@ -59,6 +61,8 @@ class CohortAtWork:
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
+        if isinstance(quantiser, ModularRound):
+            return self._opened(weights, clients, cohort, rate, upload, quantiser)
         return self._one_by_one(weights, clients, cohort, rate, upload, memory)
 
     def needs_each_client(self, upload: Upload) -> bool:
@@ -77,6 +81,43 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
+        sent, loss = self._sum(weights, clients, cohort, rate, upload, memory)
+        return Merged(
+            sent.total, clients, sent.numbers, sent.bytes, loss,
+            sizes=sent.sizes, within=sent.within,
+        )  # fmt: skip
+
+    def _opened(
+        self,
+        weights: Float32[Tensor, " dim"],
+        clients: NDArray[np.int64],
+        cohort: Cohort,
+        rate: float,
+        upload: Upload,
+        quantiser: ModularRound,
+    ) -> Merged:
+        """The same where the server sees the sum alone, modulo 2^b."""
+        examples = self.gatherer.weights(clients)
+        sent, loss = self._sum(weights, clients, cohort, rate, upload, None, examples)
+        message = self.method.message
+        opened = quantiser.open(sent.total, int(examples.sum()), Layout.of(message.numbers))
+        protocol = quantiser.settings.protocol(len(clients))
+        return Merged(
+            opened.mean.view(message.shape), clients, sent.numbers, sent.bytes + protocol.up, loss,
+            bytes_down=protocol.down, opened=opened, clipped=sent.clipped,
+        )  # fmt: skip
+
+    def _sum(
+        self,
+        weights: Float32[Tensor, " dim"],
+        clients: NDArray[np.int64],
+        cohort: Cohort,
+        rate: float,
+        upload: Upload,
+        memory: Memory | None,
+        examples: NDArray[np.int64] | None = None,
+    ) -> tuple[Sum, Tensor]:
+        """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
         message, round = self.method.message, upload.round
         sums: list[Sum] = []
         losses: list[Tensor] = []
@@ -90,13 +131,12 @@ class CohortAtWork:
             )
             numbers = torch.from_numpy(clients[start : start + step])
             numbers = numbers.to(weights.device, non_blocking=True)
+            if isinstance(upload.quantiser, ModularRound) and examples is not None:
+                own_weights = torch.from_numpy(examples[start : start + step]).to(weights.device)
+                upload = upload._replace(quantiser=upload.quantiser.weighing(own_weights))
             shares = part.weights
             if upload.limit is not None:
                 shares = torch.full_like(shares, upload.limit.share)
             sums.append(message.merge(vectors, shares, numbers, upload, memory))
             losses.append(part.weights @ own)
-        sent = reduce(Sum.plus, sums)
-        return Merged(
-            sent.total, clients, sent.numbers, sent.bytes, reduce(add, losses),
-            sizes=sent.sizes, within=sent.within,
-        )  # fmt: skip
+        return reduce(Sum.plus, sums), reduce(add, losses)

@@ -36,8 +36,10 @@ from fetchsgd.runs.recorder import (
 )
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
+from fetchsgd.runs.sums import SumsRecord
 from fetchsgd.server.rounds import Merged, Training, train_rounds
 from fetchsgd.simulation.cohort import CohortAtWork
+from fetchsgd.sums import Modular
 
 MOST_TIMED = 8  # clients, to say what it costs that a model cannot be run for many at once
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
@@ -183,12 +185,16 @@ class Run:
         if self.private is not None:
             self.private.keep_key(folder.path)
             beside["privacy"] = self.private
+        sums = SumsRecord(self.device)
+        if isinstance(self.setup.quantiser, Modular):
+            beside["sums"] = sums
         pace = Pace(LOOK_EVERY[self.device.type], self.config.train.checkpoint_every)
         recorder = Recorder(self.setup, folder, self.evaluate, pace, watch, beside, self.rounds)
         if found is not None:
             recorder.resume(found)
         try:
             for now, merged in self.train(training):
+                sums.after(merged)
                 recorder.after(now, merged)
                 training = now
             stopped = None

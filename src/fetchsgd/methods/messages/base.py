@@ -41,6 +41,7 @@ class Sum(NamedTuple):
     bytes: float | Tensor  # on the wire
     sizes: Float64[Tensor, " n"] | None = None  # of each client's numbers, where it matters
     within: Int64[Tensor, ""] | None = None  # how many messages were within the clip, if one is set
+    clipped: int | Tensor = 0  # cells of sums modulo 2^b
 
     def plus(self, other: Sum) -> Sum:
         """With what some more clients send."""
@@ -52,7 +53,7 @@ class Sum(NamedTuple):
             within = self.within + other.within
         return Sum(
             self.total + other.total, self.numbers + other.numbers, self.bytes + other.bytes,
-            sizes, within,
+            sizes, within, self.clipped + other.clipped,
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from fetchsgd.methods.messages.base import (
 from fetchsgd.privacy.clipping import Limit, clip
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.sketch import CountSketch, Table
+from fetchsgd.sums import LevelRows
 from fetchsgd.wire import (
     DenseVector,
     Header,
@@ -111,6 +112,10 @@ class LinearMessage(_Stateless):
         rounded = upload.quantiser.round_rows(rows.flatten(1), upload.key, clients)
         if self.watcher is not None:
             self.watcher(vectors, rows, Rounded(rounded, shares))
+        if isinstance(rounded, LevelRows):
+            # Whole numbers, which the server reads once all are added (ModularRound.open).
+            cost = self.exact_cost(n, upload.quantiser)
+            return Sum(rounded.sum(), *cost, clipped=rounded.clipped)
         total = rounded.weighted_sum(shares).view(rows.shape[1:])
         bytes = rounded.section_bytes().sum() + HEADER_BYTES * n
         sizes = rounded.sizes() if hasattr(rounded, "sizes") else None

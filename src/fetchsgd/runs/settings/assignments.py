@@ -94,7 +94,8 @@ def _elsewhere(section: str, key: str, known: Settings) -> str:
     for part in PARTS:
         if part.section == section:
             hint = part.not_an_option(key, part.name_in(known))
-            return f": {hint}" if hint else ""
+            if hint:
+                return f": {hint}"
     return ""
 
 

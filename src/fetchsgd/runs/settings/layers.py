@@ -139,7 +139,7 @@ def _preset(task: Task, known: Settings) -> Settings:
 
 
 def _build(settings: Settings, task: Task, clients: int) -> Config:
-    parts = {part.section: _choose(part, settings) for part in PARTS}
+    parts = {part.setting: _choose(part, settings) for part in PARTS}
     own = {}
     for section, kind in KINDS_OF_SECTIONS.items():
         own[section] = {field.name: settings[section][field.name] for field in fields(kind)}

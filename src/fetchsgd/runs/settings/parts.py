@@ -16,6 +16,7 @@ from fetchsgd.named import REQUIRED, find
 from fetchsgd.quantisers import QUANTISERS
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.grids import GRIDS
+from fetchsgd.sums import SUMS
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Part:
         owners = [other for other in self.known if key in self.options(other)]
         if not owners or name in owners:
             return ""
+        name = f"{self.setting} = {name!r}" if self is SUM else name
         return f"{name} has no option {key!r}, {', '.join(owners)} {_have(owners)}"
 
 
@@ -81,7 +83,8 @@ class Chosen:
 METHOD = Part("method", "name", METHODS, "fetchsgd", frozenset({"dim"}))
 QUANTISER = Part("upload", "quantiser", QUANTISERS, "bits")
 GRID = Part("download", "grid", GRIDS, "float32", frozenset({"sizes", "origin"}))
-PARTS = (METHOD, QUANTISER, GRID)
+SUM = Part("upload", "sum", SUMS, "plain")
+PARTS = (METHOD, QUANTISER, GRID, SUM)
 
 
 def defaults_of(kind: type, but: frozenset[str] = frozenset()) -> dict[str, Any]:

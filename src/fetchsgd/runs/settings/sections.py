@@ -10,9 +10,10 @@ from fetchsgd.clients.trainer import LocalWork
 from fetchsgd.errors import UserError
 from fetchsgd.privacy import Privacy
 from fetchsgd.quantisers import Quantiser
-from fetchsgd.runs.settings.parts import GRID, METHOD, QUANTISER, Chosen
+from fetchsgd.runs.settings.parts import GRID, METHOD, QUANTISER, SUM, Chosen
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import Schedule
+from fetchsgd.sums import Modular
 from fetchsgd.tasks import Task
 
 SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download", "privacy")
@@ -48,7 +49,7 @@ class TrainSettings:
 class Config:
     """Everything about a run; `settings` is the same as nested tables, fully resolved.
 
-    parts: those that a setting names, by section.
+    parts: those that a setting names, by that setting.
     """
 
     settings: Settings
@@ -61,29 +62,37 @@ class Config:
 
     @property
     def method(self) -> str:
-        return self.parts[METHOD.section].name
+        return self.parts[METHOD.setting].name
 
     @property
     def method_class(self) -> type:
-        return self.parts[METHOD.section].kind
+        return self.parts[METHOD.setting].kind
 
     @property
     def method_options(self) -> dict[str, Any]:
-        return self.parts[METHOD.section].options
+        return self.parts[METHOD.setting].options
 
     @cached_property
     def quantiser(self) -> Quantiser:
         """How clients round what they send."""
         try:
-            made: Quantiser = self.parts[QUANTISER.section].made()
+            made: Quantiser = self.parts[QUANTISER.setting].made()
+            sums = self.parts[SUM.setting].made()
         except (ValueError, TypeError) as error:
             raise UserError(str(error)) from error
-        return made
+        if not isinstance(sums, Modular):
+            return made
+        if not made.exact:
+            raise UserError(
+                "upload.sum = 'modular' rounds by itself, to levels that add up: leave out "
+                f"upload.quantiser = {self.parts[QUANTISER.setting].name!r} and its options"
+            )
+        return sums
 
     @property
     def grid(self) -> Chosen:
         """Which values weights may take."""
-        return self.parts[GRID.section]
+        return self.parts[GRID.setting]
 
 
 KINDS_OF_SECTIONS: dict[str, type] = {

@@ -1,0 +1,8 @@
+"""Sums that hide what each client sent; modular.py says how they are made."""
+
+from fetchsgd.sums.modular import LevelRows, Modular, ModularRound, Opened, Plain
+
+# By the names that settings use.
+SUMS: dict[str, type] = {"plain": Plain, "modular": Modular}
+
+__all__ = ["SUMS", "LevelRows", "Modular", "ModularRound", "Opened", "Plain"]

@@ -1,0 +1,103 @@
+"""The public step: fine enough, safe, and found again after every jump."""
+
+import math
+
+import pytest
+import torch
+
+from fetchsgd.sums import Modular
+from fetchsgd.sums.layout import Layout
+from fetchsgd.sums.public_step import look, wrap_chance
+
+CLIENTS, COUNT = 10, 2048
+
+
+def gradients(size, round, count=COUNT, clients=CLIENTS):
+    generator = torch.Generator().manual_seed(round)
+    return size * torch.randn(clients, count, generator=generator)
+
+
+def run(settings, sizes, step=None):
+    """Rounds in which clients' numbers have these sizes: step, wraps and error of each."""
+    found = []
+    clients = torch.arange(CLIENTS)
+    for round, size in enumerate(sizes):
+        rows = gradients(size, round)
+        quantiser = settings.for_round(round, step, CLIENTS)
+        sent = quantiser.round_rows(rows, 77 + round, clients)
+        opened = quantiser.open(sent.sum(), CLIENTS, Layout.of(COUNT))
+        error = float((opened.mean - rows.mean(dim=0)).norm() / rows.mean(dim=0).norm())
+        found.append((float(quantiser.step), int(opened.wraps), error, bool(opened.seen.usable)))
+        step = opened.seen.next_step
+    return found
+
+
+@pytest.mark.parametrize("bits", [4, 6, 8, 10, 16])
+def test_a_step_is_found_and_kept(bits):
+    found = run(Modular(sum_bits=bits), [1e-3] * 45)
+    settled = found[30:]
+    assert all(usable for *_, usable in settled)
+    assert sum(wraps for _, wraps, *_ in settled) / (15 * COUNT) <= 1.5e-3
+    errors = [error for _, _, error, _ in settled]
+    assert max(errors) < {4: 3.0, 6: 0.8, 8: 0.2, 10: 0.12, 16: 0.12}[bits]
+
+
+@pytest.mark.parametrize("factor", [10, 100, 0.01])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_recovers_after_a_jump(bits, factor):
+    before = run(Modular(sum_bits=bits), [1e-3] * 40)[-1]
+    found = run(Modular(sum_bits=bits), [1e-3] * 40 + [1e-3 * factor] * 40)
+    *_, usable = found[44]
+    assert usable  # at most four rounds are lost
+    after = found[-1]
+    assert after[0] == pytest.approx(before[0] * factor, rel=0.3)
+    assert after[2] < 1.5 * before[2] + 0.02
+
+
+@pytest.mark.parametrize("first_step", [1e-9, 1e4])
+def test_begins_from_any_step(first_step):
+    found = run(Modular(sum_bits=8, first_step=first_step), [1e-3] * 60)
+    assert sum(not usable for *_, usable in found) <= 8
+    expected = run(Modular(sum_bits=8), [1e-3] * 60)[-1][0]
+    assert found[-1][0] == pytest.approx(expected, rel=0.2)
+
+
+def test_all_zeros_break_nothing():
+    found = run(Modular(sum_bits=8), [0.0] * 20 + [1e-3] * 60)
+    assert all(math.isfinite(step) for step, *_ in found)
+    assert found[-1][2] < 0.2
+
+
+def test_a_given_step_stays():
+    found = run(Modular(sum_bits=8, sum_step=1e-4), [1e-3, 1.0, 1e-3])
+    assert [step for step, *_ in found] == [1e-4] * 3
+    assert all(usable for *_, usable in found)
+
+
+def test_only_the_sum_is_looked_at():
+    """Clients that differ, with the same sum modulo 2^b, give the same step."""
+    layout = Layout.of(COUNT)
+    levels = torch.randint(-20, 20, (COUNT,), generator=torch.Generator().manual_seed(0))
+    quantiser = Modular(sum_bits=8).for_round(5, 0.1, CLIENTS)
+    one, other = (quantiser.open(sum, CLIENTS, layout) for sum in (levels, levels + 256))
+    assert torch.equal(one.mean, other.mean)
+    assert one.seen == other.seen
+    assert (int(one.wraps), int(other.wraps)) == (0, COUNT)
+
+
+def test_the_estimate_of_wraps_is_right_for_normal_cells():
+    layout = Layout.of(1 << 20)
+    generator = torch.Generator().manual_seed(0)
+    levels = (40 * torch.randn(layout.cells, generator=generator)).round().long()
+    quantiser = Modular(sum_bits=8).for_round(5, 0.1, CLIENTS)
+    step = torch.tensor(0.1, dtype=torch.float64)
+    seen = look(step, quantiser.centred(levels), layout, 8, 1e-4, CLIENTS)
+    share = float((levels != quantiser.centred(levels)).double().mean())
+    assert float(seen.wrap_probability) == pytest.approx(share, rel=0.15)
+
+
+def test_wrap_chance_is_the_normal_tail():
+    deviation = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    got = wrap_chance(1.959963984540054, deviation)
+    assert float(got[0]) == pytest.approx(0.05)
+    assert float(got[1]) == 0
