@@ -7,6 +7,8 @@
     server.crt, .key     stay on the server
     node-0, node-1 ...   a node's private key, in OpenSSH's format; goes to that node alone
     node-0.pub ...       its public key; `flwr supernode register` makes it known to the server
+    client-0 ...         with --clients: a client's own key, by which it signs; stays on its machine
+    directory.json       all clients' public keys; goes to every machine (identities.py)
 
 Private keys are readable by their owner only, and never printed.
 """
@@ -24,6 +26,7 @@ from typing import TypeAlias
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -33,6 +36,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fetchsgd.errors import UserError
+from fetchsgd.flower.identities import read_identity, write_directory
 
 CURVE = ec.SECP384R1  # one of those that Flower takes for nodes
 Key: TypeAlias = ec.EllipticCurvePrivateKey
@@ -107,6 +111,21 @@ def _make_node(path: Path) -> list[Path]:
     return [path, public]
 
 
+def make_identities(out: Path, clients: int) -> list[Path]:
+    """A key for each client, and the directory of all; keys that are there already stay."""
+    out.mkdir(parents=True, exist_ok=True)
+    made, directory = [], {}
+    for number in range(clients):
+        path = out / f"client-{number}"
+        if not path.exists():
+            pem = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+            _write_secret(path, Ed25519PrivateKey.generate().private_bytes(*pem))
+            made.append(path)
+        directory[number] = read_identity(path).public_key().public_bytes_raw()
+    write_directory(out / "directory.json", directory)
+    return [*made, out / "directory.json"]
+
+
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
@@ -130,10 +149,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("keys"))
     parser.add_argument("--host", action="append", default=[], help="name or address; repeatable")
     parser.add_argument("--nodes", type=int, default=0, help="how many key pairs for nodes")
+    parser.add_argument("--clients", type=int, default=0, help="how many keys to sign with")
     parser.add_argument("--days", type=int, default=365, help="that certificates are valid")
     given = parser.parse_args()
     try:
         made = make_keys(given.out, given.host, given.nodes, given.days)
+        if given.clients:
+            made += make_identities(given.out, given.clients)
     except UserError as error:
         sys.exit(f"error: {error}")
     for path in made:
