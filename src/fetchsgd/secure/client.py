@@ -60,6 +60,8 @@ class Client:
         """Begin a round; only tests give a seed."""
         terms = read_invitation(invitation, self.number)
         self.policy.check(terms)
+        if not terms.cohort_set <= self.directory.keys():
+            raise RefusedError("the cohort has clients of whom the directory has no key")
         state = ClientState(Secret.random() if seed is None else seed, invitation)
         return state, self._seal(Kind.ADVERT, terms, self._advert(state, terms).body)
 
@@ -68,6 +70,7 @@ class Client:
         seen = self._roster(state, terms, roster, known=False)
         own = OwnKeys.derive(state.seed, terms, self.number)
         digest, found = seen.graph.digest, seen.graph.parameters
+        self.policy.check_graph(found)
         random = masks.keystream(
             keys.polynomial_key(state.seed, terms, self.number, digest),
             (found.threshold - 1) * SHARE_BYTES,

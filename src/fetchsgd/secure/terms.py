@@ -87,7 +87,10 @@ class Terms:
                 f"{advertised} of {len(self.cohort)} clients are there, but at least {self.least}"
                 " must be"
             )
-        return search(advertised, self.colluding, self.least, self.security_bits, self.failure_bits)
+        return search(
+            len(self.cohort), advertised, self.colluding, self.least,
+            self.security_bits, self.failure_bits,
+        )  # fmt: skip
 
 
 def _ranges(clients: int) -> dict[str, tuple[int, int]]:
@@ -152,6 +155,7 @@ class Policy:
     colluding: float = 0.0
     dropping: float = 0.5
     security_bits: int = 40
+    group: int = 2  # honest clients in any sum that a dishonest server could learn
 
     def check(self, terms: Terms) -> None:
         count = len(terms.cohort)
@@ -170,4 +174,16 @@ class Policy:
             raise RefusedError(
                 f"the terms reveal sums of {terms.least} clients of {count}, which is more"
                 f" dropping out than a fraction of {self.dropping}"
+            )
+        if 2 * terms.least <= count + terms.colluding:
+            raise RefusedError(
+                f"sums of {terms.least} of {count} clients, {terms.colluding} of whom may collude,"
+                " could be two sums of one round, each of other clients"
+            )
+
+    def check_graph(self, found: Parameters) -> None:
+        if found.group < self.group:
+            raise RefusedError(
+                f"in this graph a dishonest server could learn sums of {found.group} clients, which"
+                f" are fewer than {self.group}"
             )
