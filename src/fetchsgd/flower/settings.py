@@ -39,6 +39,7 @@ class FederationSettings:
     """The section `federation`."""
 
     out: str = "runs/federation"  # the run folder, on the server
+    directory: str = ""  # clients' public keys, on the server: nodes must prove who they are
     clients: int = 0  # how many there are; 0: as many as the server's task has
     wait: float = 300.0  # seconds for nodes to appear, before a run begins and when all are gone
     deadline: float = 120.0  # seconds for a round
