@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import Kind
+from fetchsgd.secure.kinds import Kind
 from fetchsgd.secure.terms import Terms
 
 
