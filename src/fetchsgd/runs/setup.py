@@ -52,6 +52,8 @@ class Setup:
         self.quantiser: Quantiser = config.quantiser
         if isinstance(self.quantiser, Modular):
             self._check_sums()
+            if self.quantiser.secure:
+                self.quantiser.safety(train.clients_per_round)
         self.grid = make_grid(config, self.model.sizes, self.origin)
         self.decay = self._decay_by_server()
         self.trainer = Trainer(

@@ -27,10 +27,11 @@ from numpy import ndarray
 from fetchsgd.errors import UserError
 from fetchsgd.secure import keys, masks, members, planes, shamir
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, is_signed, open_frame, sign
+from fetchsgd.secure.frames import frame, is_signed, open_frame, sign
 from fetchsgd.secure.graph import shared_digest, survivors_digest
 from fetchsgd.secure.journal import Journal
-from fetchsgd.secure.keys import SEALED_BYTES, SHARE_BYTES, OwnKeys
+from fetchsgd.secure.keys import OwnKeys
+from fetchsgd.secure.kinds import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.messages import (
     Advert,
     Delivery,

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import Kind
+from fetchsgd.secure.kinds import Kind
 from fetchsgd.secure.terms import Terms
 
 if sys.platform == "win32":

@@ -100,11 +100,16 @@ class CohortAtWork:
         examples = self.gatherer.weights(clients)
         sent, loss = self._sum(weights, clients, cohort, rate, upload, None, examples)
         message = self.method.message
-        opened = quantiser.open(sent.total, int(examples.sum()), Layout.of(message.numbers))
-        protocol = quantiser.settings.protocol(len(clients))
+        layout = Layout.of(message.numbers)
+        opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
+        up, down = sent.bytes, 0.0
+        settings = quantiser.settings
+        protocol = settings.protocol(len(clients), layout.cells) if settings.secure else None
+        if protocol is not None:
+            up, down = map(float, protocol)
         return Merged(
-            opened.mean.view(message.shape), clients, sent.numbers, sent.bytes + protocol.up, loss,
-            bytes_down=protocol.down, opened=opened, clipped=sent.clipped,
+            opened.mean.view(message.shape), clients, sent.numbers, up, loss,
+            bytes_down=down, opened=opened, clipped=sent.clipped,
         )  # fmt: skip
 
     def _sum(

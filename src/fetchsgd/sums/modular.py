@@ -24,10 +24,11 @@ import torch
 from jaxtyping import Float32, Float64, Int16, Int64
 from torch import Tensor
 
+from fetchsgd.errors import UserError
 from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.levels import checked_rows
+from fetchsgd.secure import Parameters, parameters, protocol_bytes
 from fetchsgd.sums.layout import Layout
-from fetchsgd.sums.protocol import ProtocolBytes, protocol_bytes
 from fetchsgd.sums.public_step import STEPS, Seen, look
 from fetchsgd.sums.residues import FORMATS, Residues, section_bytes
 from fetchsgd.sums.rotation import rotate, rotate_back, signs_of
@@ -36,6 +37,16 @@ BITS = (4, 16)
 # Each client may take this much of the range over the root of the number of clients: so far from
 # what is usual that it happens to outliers alone.
 CLIP = 2.0
+# Rows of 16 bits whose sums are whole numbers that a float32 has.
+EXACT_ROWS = 256
+TOTALS = 2
+
+
+class ProtocolBytes(NamedTuple):
+    """Of all clients of a round together."""
+
+    up: int
+    down: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,9 @@ class Modular:
         begins. One that is too coarse costs two or three rounds, one that is too fine as well.
     sum_clip: the most that a client may add to a cell, as a part of what a sum can hold; 0 for
         2 / sqrt(clients).
-    secure: count the keys and shares of secure aggregation as well.
+    secure: by secure aggregation; a simulation counts its keys and shares.
+    colluding, dropping: the parts of a cohort that may work against the others, and may be missing
+        in the end; security_bits: at which odds the first learn more (fetchsgd.secure).
     """
 
     sum_bits: int = 8
@@ -61,6 +74,9 @@ class Modular:
     first_step: float = 1.0
     sum_clip: float = 0.0
     secure: bool = False
+    colluding: float = 0.1
+    dropping: float = 0.1
+    security_bits: int = 40
 
     exact = False
 
@@ -75,6 +91,16 @@ class Modular:
             value = getattr(self, name)
             if not (least <= value <= STEPS[1] and (value == 0 or value >= STEPS[0])):
                 raise ValueError(f"upload.{name} must be a step such as 0.001, got {value!r}")
+        for name in ("colluding", "dropping"):
+            if not 0 <= getattr(self, name) < 0.5:
+                raise ValueError(
+                    f"upload.{name} must be a part of the clients, from 0 to below 0.5, "
+                    f"got {getattr(self, name)!r}"
+                )
+        if not 1 <= self.security_bits <= 128:
+            raise ValueError(
+                f"upload.security_bits must be from 1 to 128, got {self.security_bits!r}"
+            )
         if not 0 <= self.sum_clip <= 1:
             raise ValueError(f"upload.sum_clip must be from 0 to 1, got {self.sum_clip!r}")
 
@@ -87,9 +113,22 @@ class Modular:
             step = self.sum_step or self.first_step
         return ModularRound(self, key, step, clients)
 
-    def protocol(self, clients: int) -> ProtocolBytes:
-        """Of all clients of a round together, beside their messages."""
-        return protocol_bytes(clients) if self.secure else ProtocolBytes(0, 0)
+    def protocol(self, clients: int, cells: int) -> ProtocolBytes | None:
+        """Of secure aggregation of so many clients, none of whom drops out, masked cells and all.
+
+        Two totals are summed beside the cells: what clients weigh, and their losses. None for a
+        cohort that is too small, as the last of an epoch may be.
+        """
+        try:
+            found = self.safety(clients)
+        except UserError:
+            return None
+        phases = protocol_bytes(clients, found.degree, cells, self.sum_bits, TOTALS).values()
+        return ProtocolBytes(sum(part.up for part in phases), sum(part.down for part in phases))
+
+    def safety(self, clients: int) -> Parameters:
+        """Of secure aggregation: UserError for fractions that no protocol can keep."""
+        return parameters(clients, self.colluding, self.dropping, self.security_bits)
 
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
@@ -175,13 +214,22 @@ class ModularRound:
         )
         return LevelRows(self, layout, levels, examples, clipped, signs)
 
-    def open(self, levels: Int64[Tensor, " cells"], weight: int | Tensor, layout: Layout) -> Opened:
-        """From a sum of levels, whether modulo 2^b or not, and the sum of weights."""
+    def open(
+        self,
+        levels: Int64[Tensor, " cells"],
+        weight: int | Tensor,
+        layout: Layout,
+        arrived: int | None = None,
+    ) -> Opened:
+        """From a sum of levels, whether modulo 2^b or not, and the sum of weights.
+
+        arrived: how many clients are in it, if not as many as were asked.
+        """
         centred = self.centred(levels)
         device = levels.device
         step = self.step_on(device)
         probability = self.settings.wrap_probability
-        seen = look(step.double(), centred, layout, self.bits, probability, self.clients)
+        seen = look(step.double(), centred, layout, self.bits, probability, self.clients, arrived)
         if self.settings.sum_step:
             seen = seen._replace(next_step=step.double(), usable=torch.ones_like(seen.usable))
         cells = centred.float() * torch.where(seen.usable, step / weight, 0.0)
@@ -215,7 +263,13 @@ class LevelRows:
     signs: Tensor
 
     def sum(self) -> Int64[Tensor, " cells"]:
-        return self.levels.sum(dim=0, dtype=torch.int64)
+        sums = kernels_for(self.levels.device).sum_levels
+        ones = torch.ones(EXACT_ROWS, device=self.levels.device)
+        total = torch.zeros(self.layout.cells, dtype=torch.int64, device=self.levels.device)
+        for first in range(0, len(self.levels), EXACT_ROWS):
+            part = self.levels[first : first + EXACT_ROWS]
+            total += sums(part, ones[: len(part)]).long()
+        return total
 
     def dequantise(self) -> Float32[Tensor, "n count"]:
         step = self.round.step_on(self.levels.device)
