@@ -1,5 +1,6 @@
 """A server that does what it likes: two stories at once, weak graphs, unknown clients, races."""
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -55,6 +56,26 @@ def test_a_graph_whose_groups_are_too_small():
         told = [str(error) for error in found.refused]
         sentence = f"could learn sums of {group} clients, which are fewer than {group + 1}"
         assert [sentence in line for line in told] == [True] * refused
+
+
+def test_a_vector_that_was_computed_from_something_else():
+    """The server sends one client another model than the terms speak of; or speaks of none."""
+    model = hashlib.sha256(b"the model").digest()
+    for terms, context in ((terms_of(5, context=model), bytes(32)), (terms_of(5), model)):
+        found = Round(terms).play(until=2)
+        client, state = found.clients[3], found.states[3]
+        given = found.messages[3], *found.inputs[3]
+        with pytest.raises(RefusedError, match="computed from something else than the terms say"):
+            client.mask(state, *given, context)
+        client.mask(state, *given, terms.context)
+
+
+def test_terms_with_different_contexts_have_nothing_in_common():
+    model = hashlib.sha256(b"the model").digest()
+    found, other = Round(terms_of(5)), Round(terms_of(5, context=model))
+    assert found.terms.tag != other.terms.tag
+    with pytest.raises(RefusedError, match="belongs to another round, or to other terms"):
+        found.server.receive(other.answer(0, 3, other.server.invitations()[3]))
 
 
 def test_clients_that_nobody_knows():

@@ -44,7 +44,7 @@ from fetchsgd.secure.messages import (
 from fetchsgd.secure.rosters import Roster, read_roster
 from fetchsgd.secure.secret import SECRET_BYTES, Secret
 from fetchsgd.secure.state import ClientState, begin
-from fetchsgd.secure.terms import Policy, Terms
+from fetchsgd.secure.terms import NO_CONTEXT, Policy, Terms
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,16 @@ class Client:
         delivery: bytes,
         cells: UInt32[ndarray, " cells"],
         totals: UInt64[ndarray, " totals"],
+        context: bytes = NO_CONTEXT,
     ) -> tuple[ClientState, bytes]:
+        """`context` is the digest of what the vector was computed from, as the client sees it."""
         terms = begin(state, "delivery")
         _check_input(terms, cells, totals)
+        if context != terms.context:
+            raise RefusedError(
+                "the vector was computed from something else than the terms say, which are those of"
+                " all clients"
+            )
         seen = self._roster(state, terms, state.roster)
         found = self._delivery(seen, delivery)
         if len(found.sealed) < seen.graph.parameters.threshold:
