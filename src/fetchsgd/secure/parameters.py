@@ -30,6 +30,10 @@ from functools import lru_cache
 from fetchsgd.errors import UserError
 from fetchsgd.secure.shamir import MOST_HOLDERS
 
+# Up to so many clients are all neighbours of all: it is little more to send, and a dishonest server
+# cannot divide them.
+ALL_OF = 32
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -95,7 +99,7 @@ def search(
     if clients < cohort:
         whole = search(cohort, cohort, colluding, least, security, failure).degree
     dropping = clients - least
-    for degree in _degrees(clients):
+    for degree in [clients - 1] if cohort <= ALL_OF else _degrees(clients):
         if degree < min(whole, clients - 1):
             continue
         bad = min(colluding + dropping, clients)
