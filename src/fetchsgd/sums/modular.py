@@ -29,6 +29,8 @@ from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.levels import checked_rows
 from fetchsgd.secure import Parameters, parameters, protocol_bytes
 from fetchsgd.sums.layout import Layout
+from fetchsgd.sums.noise_sources import NoiseSource
+from fetchsgd.sums.private_levels import PrivateRound
 from fetchsgd.sums.public_step import STEPS, Seen, look
 from fetchsgd.sums.residues import FORMATS, Residues, section_bytes
 from fetchsgd.sums.rotation import rotate, rotate_back, signs_of
@@ -104,11 +106,19 @@ class Modular:
         if not 0 <= self.sum_clip <= 1:
             raise ValueError(f"upload.sum_clip must be from 0 to 1, got {self.sum_clip!r}")
 
-    def for_round(self, key: int, step: float | Tensor | None, clients: int) -> ModularRound:
+    def for_round(
+        self,
+        key: int,
+        step: float | Tensor | None,
+        clients: int,
+        private: PrivateRound | None = None,
+    ) -> ModularRound:
         """The quantiser of a round. key: of the rotation; step: as learned, None or 0 if nothing.
 
-        `clients`: as many as the round asks for.
+        `clients`: as many as the round asks for. private: what privacy asks for.
         """
+        if private is not None:
+            return ModularRound(self, key, private.levels.noise.step, clients, None, private)
         if self.sum_step or step is None or (not isinstance(step, Tensor) and step == 0):
             step = self.sum_step or self.first_step
         return ModularRound(self, key, step, clients)
@@ -162,6 +172,7 @@ class ModularRound:
     """The quantiser of a round.
 
     examples: what each client weighs, a whole number; None if all weigh 1.
+    private: what clients do beside for differential privacy; the step is then that of its noise.
     """
 
     settings: Modular
@@ -169,15 +180,27 @@ class ModularRound:
     step: float | Tensor
     clients: int
     examples: Int64[Tensor, " n"] | None = None
+    private: PrivateRound | None = None
 
     exact = False
 
     def weighing(self, examples: Int64[Tensor, " n"]) -> ModularRound:
         return replace(self, examples=examples)
 
+    def noisy_by(self, source: NoiseSource) -> ModularRound:
+        """With noise from there, where privacy asks for any."""
+        return (
+            self if self.private is None else replace(self, private=self.private.noisy_by(source))
+        )
+
     @property
     def bits(self) -> int:
         return self.settings.sum_bits
+
+    @property
+    def least(self) -> int:
+        """Clients without whom a sum is not opened: their noise would be missing."""
+        return 1 if self.private is None else self.private.levels.least
 
     @property
     def clip(self) -> int:
@@ -197,7 +220,7 @@ class ModularRound:
         """Row i as client clients[i] sends it. Numbers that are not finite are sent as zeros."""
         rows, clients = checked_rows(rows, key, clients)
         layout, examples = Layout.of(rows.shape[1]), self.examples
-        if examples is None:
+        if examples is None or self.private is not None:  # nobody may weigh more than the clip
             examples = torch.ones(len(rows), dtype=torch.int64, device=rows.device)
         else:
             rows = rows * examples[:, None].float()
@@ -207,11 +230,13 @@ class ModularRound:
         most = self.clip * step
         clipped = (cells.abs() > most).sum()
         cells = cells.nan_to_num_(nan=0.0).clamp_(-most, most)
-        levels = (
-            kernels_for(rows.device)
-            .round_places(cells, step.expand(len(rows)).contiguous(), torch.int16, key, clients)
-            .clamp_(-self.clip, self.clip)
-        )
+        if self.private is None:
+            steps = step.expand(len(rows)).contiguous()
+            levels = kernels_for(rows.device).round_places(cells, steps, torch.int16, key, clients)
+            levels = levels.clamp_(-self.clip, self.clip)
+        else:
+            levels = self.private.bounded(cells, step, self.clip, key, clients)
+            levels = self.private.with_noise(levels, clients)
         return LevelRows(self, layout, levels, examples, clipped, signs)
 
     def open(
@@ -230,8 +255,10 @@ class ModularRound:
         step = self.step_on(device)
         probability = self.settings.wrap_probability
         seen = look(step.double(), centred, layout, self.bits, probability, self.clients, arrived)
-        if self.settings.sum_step:
-            seen = seen._replace(next_step=step.double(), usable=torch.ones_like(seen.usable))
+        if self.settings.sum_step or self.private is not None:
+            are_enough = self.private is None or arrived is None or arrived >= self.least
+            usable = torch.full_like(seen.usable, are_enough)
+            seen = seen._replace(next_step=step.double(), usable=usable)
         cells = centred.float() * torch.where(seen.usable, step / weight, 0.0)
         mean = rotate_back(cells[None], signs_of(layout, self.key, device), layout)[0]
         return Opened(mean, seen, (levels != centred).sum(), layout.cells)
