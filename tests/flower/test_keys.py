@@ -118,3 +118,31 @@ def test_what_a_node_was_given(tmp_path):
         own_identity({"identity": 3}, 0)
     with pytest.raises(UserError, match="cannot read the client's key .*nowhere"):
         own_identity({"identity": str(tmp_path / "nowhere")}, 0)
+
+
+A, B = "aa" * 32, "bb" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f'{{"clients": {{"0": "{A}", "0": "{B}"}}}}', "a name stands there twice"),
+        (f'{{"clients": {{"0": "{A}"}}, "clients": {{"0": "{B}"}}}}', "a name stands there twice"),
+        (f'{{"clients": {{"0": "{A}", "00": "{B}"}}}}', "'00' is not a client's number"),
+        (f'{{"clients": {{"-1": "{A}"}}}}', "'-1' is not a client's number"),
+        (f'{{"clients": {{"\\u0663": "{A}"}}}}', "is not a client's number"),
+        (f'{{"clients": {{"0": "{A}", "1": "{A}"}}}}', "two clients have the same key"),
+        ('{"clients": {"0": "abcd"}}', "the key of client 0 has 2 bytes, not 32"),
+        ('{"clients": {"0": 7}}', "is not a directory of clients' public keys"),
+        ('{"clients": {"0": "xyz"}}', "is not a directory of clients' public keys"),
+        ('{"clients": [1]}', "is not a directory of clients' public keys"),
+        ("[]", "is not a directory of clients' public keys"),
+        ("{}", "is not a directory of clients' public keys: 'clients'"),
+        ("{", "is not a directory of clients' public keys"),
+    ],
+)
+def test_a_directory_that_is_none_gets_a_sentence(tmp_path, text, sentence):
+    path = tmp_path / "directory.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        read_directory(path)
