@@ -73,20 +73,23 @@ def test_a_client_that_dropped_out_does_not_come_back():
 
 
 @pytest.mark.parametrize("drops", [{}, {6: 2}], ids=["of a seed", "of a key"])
-def test_a_wrong_share_spoils_the_round_and_not_the_sum(drops):
-    """Client 1 is not honest."""
+@pytest.mark.parametrize("liars", [{1}, {1, 2, 3, 4}], ids=["one", "too many"])
+def test_wrong_shares_spoil_a_round_at_most_and_never_a_sum(drops, liars):
+    """The secret of client 6 or of client 0, from neighbours who are not honest."""
 
     def lie(phase, number, message):
-        if (phase, number) != (4, 1):
+        if phase != 4 or number not in liars:
             return [message]
         body = bytearray(message[HEADER_BYTES:-SIGNATURE_BYTES])
-        body[1 + 5 * 32 if drops else 1] ^= 1  # of client 6, or of client 0
-        return [seal(Kind.REVEAL, 1, TERMS, bytes(body))]
+        start = 1 + 5 * 32 if drops else 1
+        body[start : start + 32] = hashlib.sha256(b"%d" % number).digest()
+        return [seal(Kind.REVEAL, number, TERMS, bytes(body))]
 
     found = Round(TERMS, drops, up=lie).play()
     assert not found.refused
-    assert not found.check()
-    assert f"client {6 if drops else 0}'s secret do not give" in str(found.failure)
+    assert found.check() == (liars == {1})
+    if liars != {1}:
+        assert f"client {6 if drops else 0}'s secret do not give" in str(found.failure)
 
 
 def test_shares_that_cannot_be_opened_are_left_out():
