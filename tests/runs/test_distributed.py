@@ -130,6 +130,18 @@ def test_noise_from_a_seed_is_the_same_on_all_devices():
     assert not torch.equal(drawn, source.draw(noise, 700, 4, clients))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["skellam", "discrete_gaussian"])
+def test_levels_on_a_gpu_are_those_of_a_cpu(kind):
+    """The rows are too long at first, so that some are rounded again, and some shortened."""
+    rows, clients = torch.cat([numbers(4) / 18, 50 * numbers(2)]), torch.arange(6)
+    quantiser = round_of(kind)
+    here = quantiser.round_rows(rows, 5, clients)
+    there = quantiser.round_rows(rows.cuda(), 5, clients.cuda())
+    assert torch.equal(here.levels, there.levels.cpu())
+    assert torch.equal(here.sum(), there.sum().cpu())
+
+
 def test_levels_without_a_source_of_noise_are_not_made():
     private = round_of().private.levels.of_round(0)
     quantiser = Modular(sum_bits=12).for_round(1, None, 8, private)

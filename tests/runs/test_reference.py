@@ -1,7 +1,7 @@
 """What `fetchsgd settings` says is what the program does, and the same text everywhere."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,12 @@ from fetchsgd.runs.settings.reference import entries_of, look_up, reference
 from fetchsgd.runs.settings.sections import SECTIONS
 from fetchsgd.runs.settings.synonyms import SYNONYMS
 from fetchsgd.simulation.sweep import check_run
+from fetchsgd.sums import Modular
 
 ROOT = Path(__file__).parents[2]
 TABLES = [table for section in SECTIONS for table in reference(section)]
 ENTRIES = [entry for table in TABLES for entry in table.entries]
+SUM_OPTIONS = {field.name for field in fields(Modular)}
 
 
 def test_every_setting_has_a_meaning_and_every_meaning_a_setting():
@@ -79,7 +81,8 @@ def inside(entry):
 
 def check(name, value, made={}):  # noqa: B006 (so that the task is made once)
     section, key = name.split(".")
-    given = {"task": {"name": "tinytask:tiny"}, **WITH.get(name, {})}
+    sums = {"upload": {"sum": "modular"}} if key in SUM_OPTIONS and section == "upload" else {}
+    given = {"task": {"name": "tinytask:tiny"}, **sums, **WITH.get(name, {})}
     given[section] = {**given.get(section, {}), key: value}
     return check_run("run", given, made)
 

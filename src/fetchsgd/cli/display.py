@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def describe(seen: Seen, metric: str, speed: float) -> str:
     left = (seen.rounds - seen.round) / speed if speed else 0.0
     value = "" if seen.metric is None else f"  {metric} {seen.metric:.4f}"
     return (
-        f"{speed:.3g} rounds/s  loss {seen.loss:.4f}{value}  "
+        f"{speed:.3g} rounds/s  {_loss(seen, 4)}{value}  "
         f"up {format_bytes(seen.up)}  down {format_bytes(seen.down)}  {format_clock(left)} left"
     )
 
@@ -86,7 +87,7 @@ def _short(seen: Seen, speed: float) -> str:
     """What fits beside the name of a run: the last value, the loss, the time that is left."""
     value = "" if seen.metric is None else f"{seen.metric:.4f}  "
     left = format_clock((seen.rounds - seen.round) / speed)
-    return f"{value}loss {seen.loss:.3f}  {left} left"
+    return f"{value}{_loss(seen, 3)}  {left} left"
 
 
 class SweepDisplay:
@@ -144,3 +145,7 @@ def lines(console: Console, name: str, metric: str) -> Watch:
             )
 
     return show
+
+
+def _loss(seen: Seen, digits: int) -> str:
+    return "loss unknown" if math.isnan(seen.loss) else f"loss {seen.loss:.{digits}f}"

@@ -46,7 +46,7 @@ SYNONYMS: dict[str, str] = {
         ("clipnorm", "maxgradnorm", "gradclip", "clipping", "gradientclip"), "local.clip"
     ),
     **dict.fromkeys(("numbits", "nbits", "quantization", "quantizationbits"), "upload.bits"),
-    **dict.fromkeys(("modulusbits", "sumbits", "ringbits", "modulus"), "upload.sum_bits"),
+    **dict.fromkeys(("modulusbits", "ringbits", "modulus"), "upload.sum_bits"),
     **dict.fromkeys(("secagg", "secaggplus", "secureaggregation"), "upload.secure"),
     **dict.fromkeys(("dropoutrate", "dropoutfraction"), "upload.dropping"),
     **dict.fromkeys(("noisemultiplier", "sigma", "dpsigma"), "privacy.noise"),
