@@ -30,9 +30,11 @@ from fetchsgd.runs.checkpoint import Tensors, load_checkpoint
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line
 from fetchsgd.runs.lock import alone_in
-from fetchsgd.runs.recorder import Evaluation, Pace, Recorder, open_folder, unless_diverged
+from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, open_folder, unless_diverged
 from fetchsgd.runs.setup import Setup
-from fetchsgd.server.rounds import Training, train_rounds
+from fetchsgd.runs.sums import SumsRecord
+from fetchsgd.server.rounds import Clients, Training, train_rounds
+from fetchsgd.sums import Modular
 
 log = logging.getLogger("flwr.fetchsgd")
 ABOUT = "federation.json"
@@ -67,34 +69,48 @@ def federate(
         training = training if found is None else found.training
         folder.start(training.round)
         events = Events(folder.last_line)
-        beside = FederationLog(events, settings)
+        beside: dict[str, Beside] = {"federation": FederationLog(events, settings)}
+        sums = SumsRecord(setup.device, counted=False)
+        is_secure = isinstance(setup.quantiser, Modular)
+        if is_secure:
+            beside["sums"] = sums
         test = partial(_evaluate, setup, setup.test_data())
-        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside={"federation": beside})
+        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside=beside)
         if found is not None:
             events.count("resumed")
             recorder.resume(found)
         clock = clock or Clock()
         transport = Transport(grid, events, clock.now)
-        collector = Collector(
-            setup, settings, digest(setup), lineage(out), transport, events, clock
-        )
+        name = lineage(out)
+        collector = Collector(setup, settings, digest(setup), name, transport, events, clock)
         try:
-            return _train(setup, training, collector, recorder)
+            collect = collector.collect
+            if is_secure:
+                from fetchsgd.flower.secure_round import SecureRounds
+
+                collect = SecureRounds.open(collector, out, name).collect
+            return _train(setup, training, collector, collect, recorder, sums)
         finally:
             recorder.close()
 
 
 def _train(
-    setup: Setup, training: Training, collector: Collector, recorder: Recorder
+    setup: Setup,
+    training: Training,
+    collector: Collector,
+    collect: Clients,
+    recorder: Recorder,
+    sums: SumsRecord,
 ) -> dict[str, Any]:
     log.info("round %d of %d", training.round, setup.rounds)
     if training.round < setup.rounds:
         collector.wait_for_clients(training.round)
     rounds = train_rounds(
-        training, setup.rounds, collector.collect, setup.rate, setup.method, setup.grid,
+        training, setup.rounds, collect, setup.rate, setup.method, setup.grid,
         setup.server_rate, setup.decay,
     )  # fmt: skip
     for training, merged in rounds:
+        sums.after(merged)
         # On the disk before anybody hears of this version.
         recorder.after(training, merged)
         metric = recorder.metric

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fetchsgd.exchange.messages import Work
+from fetchsgd.exchange.messages import SecureCall, SecureWork, Work
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.protocol import num_payload_bytes, to_records
 from fetchsgd.flower.pulling import make_puller
@@ -28,6 +28,7 @@ class Sent:
     client: int | None  # None where the node is asked who it is
     round: int
     expires: float
+    part: object = None  # of the round, where it has several
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,12 @@ class Transport:
         """Ask a node who it is."""
         self._push(RecordDict(), MessageType.QUERY, node, None, round, lifetime)
 
-    def send(self, node: int, work: Work, lifetime: float) -> None:
+    def send(
+        self, node: int, work: Work | SecureCall | SecureWork, lifetime: float, part: object = None
+    ) -> None:
         """Work for a client. After its lifetime Flower neither delivers it nor takes a reply."""
         records = to_records(work)
-        self._push(records, MessageType.TRAIN, node, work.client, work.round, lifetime)
+        self._push(records, MessageType.TRAIN, node, work.client, work.round, lifetime, part)
         self.events.count("asked")
         self.events.count("sent_bytes", num_payload_bytes(records))
 
@@ -73,11 +76,12 @@ class Transport:
         client: int | None,
         round: int,
         lifetime: float,
+        part: object = None,
     ) -> None:
         message = Message(records, node, kind, ttl=lifetime, group_id=str(round))
         for name in self.grid.push_messages([message]):
             if name:  # Flower may have refused it
-                self.out[name] = Sent(node, client, round, self.clock() + lifetime)
+                self.out[name] = Sent(node, client, round, self.clock() + lifetime, part)
 
     def replies(self) -> Iterator[Reply]:
         """What has come in since the last time, one after the other."""

@@ -52,7 +52,9 @@ class Modular:
         begins. One that is too coarse costs two or three rounds, one that is too fine as well.
     sum_clip: the most that a client may add to a cell, as a part of what a sum can hold; 0 for
         2 / sqrt(clients).
-    secure: count the keys and shares of secure aggregation as well.
+    secure: by secure aggregation; a simulation counts its keys and shares.
+    colluding, dropping: the parts of a cohort that may work against the others, and may be missing
+        in the end; security_bits: at which odds the first learn more (fetchsgd.secure).
     """
 
     sum_bits: int = 8
@@ -61,6 +63,9 @@ class Modular:
     first_step: float = 1.0
     sum_clip: float = 0.0
     secure: bool = False
+    colluding: float = 0.1
+    dropping: float = 0.1
+    security_bits: int = 40
 
     exact = False
 
