@@ -1,8 +1,8 @@
 """Rounds in which the server sees the sum of what clients send, and no message of any of them.
 
 All who are invited and answer in time are in the sum; `federation.oversample` invites spares. If
-too many drop out, nothing of the attempt is used, and others are invited first to the next one, with
-fresh keys. Behind masks nobody can look at a single vector: what is checked is the mean.
+too many drop out, nothing of the attempt is used; to the next one, with fresh keys, others are
+invited first. Behind masks nobody can look at a single vector: what is checked is the mean.
 """
 
 from __future__ import annotations
