@@ -21,6 +21,7 @@ def test_numbers_stay_what_they_are():
         "spare": 5525251667612077635,
         "model": 4848602349974703868,
         "noise": 3729513947249911909,
+        "rotate": 4763855332561736766,
     }
     assert number(3, "weights") == number(3, "weights", 0) == 6233904063939786893
 

@@ -56,6 +56,11 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
         ),
         (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
         (["train", "tinytask:tiny", "--resume"], "error: --resume needs the folder of a run"),
+        (
+            ["train", "digits", "--k", "500"],
+            "No such option '--k'. It is a setting: --set k=VALUE",
+        ),
+        (["train", "digits", "--lr=1"], "It is a setting: --set schedule.peak=VALUE"),
         (["train"], "Missing argument"),
         (["trian"], "No such command 'trian'"),
         (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),

@@ -17,7 +17,7 @@ from flower.federations import federation as without_processes
 from flower.federations import train
 from outside.settings import AS_TEXT as OUTSIDE
 
-from fetchsgd.flower.keys import make_keys
+from fetchsgd.flower.keys import make_identities, make_keys
 from fetchsgd.flower.processes import Federation
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.report.runs import load_run
@@ -75,22 +75,33 @@ def ended(federation, out, name="run"):
 
 
 def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
-    """Three nodes with keys that are registered, one with a key that is not, one without."""
-    make_keys(tmp_path / "keys", ["127.0.0.1"], nodes=4)
+    """Three nodes with keys that are registered, one with a key that is not, one without.
+
+    A fourth that is registered claims the number of another client, whose key it has not.
+    """
+    keys, directory = tmp_path / "keys", tmp_path / "keys" / "directory.json"
+    make_keys(keys, ["127.0.0.1"], nodes=5)
+    make_identities(keys, 4)
     out = tmp_path / "run"
-    given = settings(out, 3) | {"train.epochs": 2.0}
+    given = settings(out, 3) | {"train.epochs": 2.0, "federation.directory": str(directory)}
     given["settings"] = "upload.bits=8 download.grid=steps"
+
+    def start(federation, node, client, identity):
+        config = f'partition-id={client} identity="{keys / f"client-{identity}"}"'
+        federation.start_node(f"node{node}", config, keys / f"node-{node}")
+
     with Federation(tmp_path / "flower", ENVIRONMENT, tls=tmp_path / "keys") as federation:
-        for client in range(3):
-            told = federation.flwr(
-                "supernode", "register", str(tmp_path / "keys" / f"node-{client}.pub"), "here"
-            )
+        for node in (0, 1, 2, 4):
+            told = federation.flwr("supernode", "register", str(keys / f"node-{node}.pub"), "here")
             assert "registered successfully" in told, told
-        for client in range(4):
-            key = tmp_path / "keys" / f"node-{client}"
-            federation.start_node(f"node{client}", f"partition-id={client % 3}", key)
+        for node in (1, 2, 3):
+            start(federation, node, client=node % 3, identity=node)
+        start(federation, 4, client=0, identity=3)
         federation.start_node("keyless", "partition-id=0")
         federation.start_run(APP, given)
+        refused = "is refused: it says that it is client 0, but has not signed"
+        wait_for(lambda: refused in federation.log("run"), "the impostor", federation)
+        start(federation, 0, client=0, identity=0)
         result = ended(federation, out)
         strangers = federation.log("node3") + federation.log("keyless")
         everything = "".join(federation.log(name) for name in federation.processes)
@@ -100,8 +111,9 @@ def test_over_tls_with_keys_the_weights_are_the_simulators(tmp_path):
     assert "Received successfully" not in strangers
     assert result["federation"]["counts"]["joined"] == 3
     assert result["federation"]["counts"]["replies"] == 6
-    for secret in (tmp_path / "keys").iterdir():
-        if secret.suffix not in (".pub", ".crt"):
+    assert result["federation"]["counts"]["rejected_identity"] >= 1
+    for secret in keys.iterdir():
+        if secret.suffix not in (".pub", ".crt", ".json"):
             assert secret.read_text().splitlines()[1] not in everything
             assert secret.stat().st_mode & 0o077 == 0
     expected = simulated(given, tmp_path / "simulated")

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fetchsgd.exchange.messages import Answer, Hello, ResendRequest, Work
+from fetchsgd.exchange.messages import Answer, Greeting, Hello, ResendRequest, Work
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.protocol import (
     HEADER,
@@ -25,6 +25,9 @@ MESSAGES = [
     Answer("d", "l", 3, 2, 10, 0.25, b"sketch"),
     ResendRequest("d", "l", 3, 2, 1),
     Hello("l", 2, 0),
+    Hello("l", 2, 0, b"signature"),
+    Greeting("l"),
+    Greeting("l", b"challenge"),
 ]
 
 

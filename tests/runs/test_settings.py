@@ -32,6 +32,8 @@ TINY = {"task": {"name": "tinytask:tiny"}}
             "no setting task.client; did you mean",
         ),
         ({}, ["epohcs=3"], "no setting 'epohcs'; did you mean 'epochs'"),
+        ({}, ["upload.densty=1"], "did you mean 'density', which upload.quantiser = 'shared_step'"),
+        ({}, ["densty=1"], "did you mean 'density', which upload.quantiser = 'shared_step' has"),
         ({}, ["k"], "'k' is not of the form key=value"),
         ({}, ["momentun.k=1"], "no section 'momentun'"),
         ({}, ["epochs=ten"], "train.epochs must be a number, got 'ten'"),

@@ -163,7 +163,11 @@ def parameter_table():
             (0.05, 0.05, 40), (0.1, 0.1, 40), (0.1, 0.1, 80), (0.2, 0.1, 40)
         ):  # fmt: skip
             found = parameters(clients, colluding, dropping, bits)
-            group = "all" if found.complete else found.degree - found.threshold + 2
+            least, step = found.least, max(1, (clients - found.least) // 20)
+            group = min(
+                parameters(clients, colluding, dropping, bits, advertised=here).group
+                for here in (*range(least, clients, step), clients)
+            )
             values = (f"{clients:,}", colluding, dropping, bits, found.degree, found.threshold)
             lines.append("| " + " | ".join(str(value) for value in (*values, group)) + " |")
     return "\n".join(lines)

@@ -64,4 +64,4 @@ def test_a_journal_outlasts_its_process(tmp_path):
     with pytest.raises(RefusedError, match="rounds only go up"):
         Journal(path).claim(terms, Kind.ADVERT, b"one")
     Journal(path).claim(terms_of(5, run=b"another run of 1"), Kind.ADVERT, b"x")
-    assert [file.name for file in tmp_path.iterdir()] == ["journal"]
+    assert {file.name for file in tmp_path.iterdir()} == {"journal", "journal.lock"}

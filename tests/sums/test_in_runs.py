@@ -7,6 +7,7 @@ import torch
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
+from fetchsgd.secure import parameters, protocol_bytes
 from fetchsgd.simulation import Run
 from fetchsgd.sums.layout import Layout
 from fetchsgd.wire import decode, encode
@@ -16,7 +17,7 @@ MODULAR = ("upload.sum=modular", "upload.first_step=0.1")
 
 def tiny(method, *sets):
     given = {"task": {"name": "tinytask:tiny"}, "method": {"name": method}}
-    return resolve(given, ["train.device=cpu", "epochs=8", *sets])
+    return resolve(given, ["train.device=cpu", "epochs=5", *sets])
 
 
 @pytest.mark.parametrize(
@@ -65,12 +66,24 @@ def test_real_messages_are_those_that_a_simulation_counts_and_sums():
         assert training.ledger.wire_bytes.up - before == bytes
 
 
-def test_keys_and_shares_are_counted():
+def test_bytes_are_those_of_the_protocol():
+    """Which are those that its state machines send (tests/secure/test_sizes.py)."""
     without = Run(tiny("true_topk", *MODULAR)).complete().summary
-    secure = Run(tiny("true_topk", *MODULAR, "upload.secure=true")).complete().summary
+    run = Run(tiny("true_topk", *MODULAR, "upload.secure=true"))
+    secure = run.complete().summary
     assert secure["value"] == without["value"]
+    cells, header = Layout.of(run.method.message.numbers).cells, 64
+    up = down = 0
+    for round in range(run.rounds):
+        n = len(run.setup.sampler.cohort(round))
+        if n <= 2:  # too few for a protocol: messages alone
+            up += n * (header + run.setup.quantiser.fixed_bytes(run.method.message.numbers))
+            continue
+        phases = protocol_bytes(n, parameters(n, 0.1, 0.1).degree, cells, 8, 2).values()
+        up, down = up + sum(p.up for p in phases), down + sum(p.down for p in phases)
+    assert secure["wire_upload_bytes"] == up
+    assert secure["wire_download_bytes"] - without["wire_download_bytes"] == down
     for way in ("upload", "download"):
-        assert secure[f"wire_{way}_bytes"] > without[f"wire_{way}_bytes"]
         assert secure[f"{way}_bytes"] == without[f"{way}_bytes"]
 
 
@@ -102,6 +115,11 @@ class TestRefused:
     def test_other_quantisers(self, quantiser):
         config = tiny("uncompressed", *MODULAR, f"upload.quantiser={quantiser}")
         with pytest.raises(UserError, match="rounds by itself.*leave out upload.quantiser"):
+            Setup(config)
+
+    def test_cohorts_that_are_too_small_for_a_protocol(self):
+        config = tiny("uncompressed", *MODULAR, "upload.secure=true", "upload.dropping=0.49")
+        with pytest.raises(UserError, match="no threshold suits 4 clients"):
             Setup(config)
 
     def test_its_options_without_it(self):

@@ -21,6 +21,8 @@ from fetchsgd.cli.theory import theory
 from fetchsgd.cli.train import train
 from fetchsgd.errors import DivergedError, MachineError, UserError, from_os
 from fetchsgd.extras import how_to_install
+from fetchsgd.runs.settings.meanings import MEANINGS
+from fetchsgd.runs.settings.synonyms import ours
 
 EXIT_CODES = """\
 0    all is done; a sweep also counts runs that diverged, which it records
@@ -37,6 +39,27 @@ class PlainCommand(TyperCommand):
 
     def get_help(self, ctx: click.Context) -> str:
         return super().get_help(ctx).replace("\\[", "[")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Settings are no options: whoever writes `--k 500` means `--set k=500`."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            takes_settings = any("--set" in option.opts for option in self.params)
+            setting = _setting(error.option_name) if takes_settings else None
+            if setting is None:
+                raise
+            raise click.UsageError(
+                f"No such option {error.option_name!r}. It is a setting: --set {setting}=VALUE", ctx
+            ) from error
+
+
+def _setting(option: str) -> str | None:
+    """The setting that is meant by an option, as --set takes it."""
+    name = option.lstrip("-").replace("-", "_")
+    if name in MEANINGS or any(full.endswith(f".{name}") for full in MEANINGS):
+        return name
+    return ours(name)
 
 
 class Commands(TyperGroup):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import zlib
 
 import torch
@@ -34,6 +35,18 @@ def digest(setup: Setup) -> str:
 def checksum(weights: Float32[Tensor, " dim"]) -> int:
     """By which a client knows that its weights are the server's."""
     return zlib.crc32(as_bytes(weights))
+
+
+def context(
+    digest: str, round: int, rate: float, size: float, weights: Float32[Tensor, " dim"]
+) -> bytes:
+    """Of all that clients compute their vectors from in a round.
+
+    Secure aggregation binds clients to it: a server that sends one of them another model, rate or
+    step than the others gets no sum.
+    """
+    about = struct.pack("<16sQdd", bytes.fromhex(digest), round, rate, size)
+    return hashlib.sha256(b"fetchsgd context" + about + as_bytes(weights)).digest()
 
 
 def as_bytes(tensor: Tensor) -> bytes:

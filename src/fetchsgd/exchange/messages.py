@@ -1,6 +1,7 @@
 """What server and client tell each other, as plain values; protocol.py puts them into messages.
 
-    server -> client   Work           the update to the version of a round, and what to do with it
+    server -> client   Greeting       who are you?
+                       Work           the update to the version of a round, and what to do with it
     client -> server   Answer         what the method sends
                        ResendRequest  the update did not fit: this is what I hold
                        Hello          who I am, and what I hold
@@ -69,13 +70,23 @@ class ResendRequest(Content):
 
 
 @dataclass(frozen=True)
+class Greeting(Content):
+    """Who are you? A challenge is fresh and random; without one no proof is asked for."""
+
+    kind: ClassVar[str] = "greeting"
+    lineage: str  # of the server's run
+    challenge: bytes = b""
+
+
+@dataclass(frozen=True)
 class Hello(Content):
     """A node introduces itself; `held` is 0 where it holds nothing."""
 
     kind: ClassVar[str] = "hello"
-    lineage: str
+    lineage: str  # of what it holds
     client: int
     held: int
+    signature: bytes = b""  # by the client's key, where the server has challenged it
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 Reason = Literal[
     "unreadable",  # Flower cannot make a message of it
     "header",  # not a message of this protocol
+    "identity",  # a node that does not prove to be the client that it says it is
     "settings",  # another method, seed or model, or other initial weights
     "round",  # of another round, or of another client than the one that was asked
     "undecodable",  # its payload is not in the wire format

@@ -5,25 +5,40 @@ Flower starts a process for every message. What a greeting does not need is load
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fetchsgd.errors import UserError
-from fetchsgd.exchange.messages import Content, Hello, SecureCall, SecureWork, Work
+from fetchsgd.exchange.messages import Content, Greeting, Hello, SecureCall, SecureWork, Work
 from fetchsgd.flower.client_state import Keeper, keeper
+from fetchsgd.flower.identities import own_identity
+from fetchsgd.flower.proofs import how_to_prove, proven
 from fetchsgd.flower.protocol import from_records, to_records
 
+log = logging.getLogger("flwr.fetchsgd")
 app = ClientApp()
 
 
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Say which client this is, and what it holds."""
+    """Say which client this is, and what it holds; with proof where the server wants it."""
     client = client_number(context.node_config)
+    greeting = from_records(message.content, Greeting)
     kept = keeper(context, client).about()
-    return Message(to_records(Hello(kept.lineage, client, kept.version)), reply_to=message)
+    hello = Hello(kept.lineage, client, kept.version)
+    if greeting.challenge:
+        identity = own_identity(context.node_config, client)
+        if identity is None:
+            log.warning(
+                "the server wants proof that this node is client %d and will refuse it; %s",
+                client, how_to_prove(client),
+            )  # fmt: skip
+        else:
+            hello = proven(hello, greeting, context.node_id, identity)
+    return Message(to_records(hello), reply_to=message)
 
 
 @app.train()

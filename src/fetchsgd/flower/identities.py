@@ -40,22 +40,47 @@ def read_identity(path: Path) -> Ed25519PrivateKey:
 def read_directory(path: Path) -> dict[int, bytes]:
     """Every client's public key by its number, or a sentence."""
     try:
-        clients = json.loads(path.read_text())["clients"]
-        found = {int(number): bytes.fromhex(key) for number, key in clients.items()}
+        clients = json.loads(path.read_text(), object_pairs_hook=_each_once)["clients"]
+        found = {_number(text): bytes.fromhex(key) for text, key in clients.items()}
     except OSError as error:
         raise UserError(f"cannot read the directory {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a directory of clients' public keys: {error}") from error
-    if any(number < 0 or len(key) != KEY_BYTES for number, key in found.items()):
-        raise UserError(f"{path}: a client's key has {KEY_BYTES} bytes, and its number is from 0")
+    for number, key in found.items():
+        if len(key) != KEY_BYTES:
+            raise UserError(
+                f"{path}: the key of client {number} has {len(key)} bytes, not {KEY_BYTES}"
+            )
     if len(set(found.values())) != len(found):
         raise UserError(f"{path}: two clients have the same key")
     return found
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON would take the last of two clients with one number."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands there twice")
+    return found
+
+
+def _number(text: str) -> int:
+    """A client's number in the one way in which it is written, so that none is there twice."""
+    if not (text.isascii() and text.isdigit() and str(int(text)) == text):
+        raise ValueError(f"{text!r} is not a client's number")
+    return int(text)
+
+
 def write_directory(path: Path, keys: Directory) -> None:
     clients = {str(number): keys[number].hex() for number in sorted(keys)}
-    path.write_text(json.dumps({"clients": clients}, indent=1) + "\n")
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps({"clients": clients}, indent=1) + "\n")
+    beside.replace(path)  # never half of it
+
+
+def servers_directory(path: str) -> dict[int, bytes] | None:
+    """Whom a server knows by their keys; None where it believes what nodes say."""
+    return read_directory(Path(path)) if path else None
 
 
 def own_identity(node_config: Mapping[str, Any], client: int) -> Ed25519PrivateKey | None:

@@ -10,6 +10,9 @@
     client-0 ...         with --clients: a client's own key, by which it signs; stays on its machine
     directory.json       all clients' public keys; goes to every machine (identities.py)
 
+With --clients alone nothing is made but these two. Asked again for more of anything, it adds what
+is missing and leaves the rest.
+
 Private keys are readable by their owner only, and never printed.
 """
 
@@ -36,7 +39,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fetchsgd.errors import UserError
-from fetchsgd.flower.identities import read_identity, write_directory
+from fetchsgd.flower.identities import read_directory, read_identity, write_directory
 
 CURVE = ec.SECP384R1  # one of those that Flower takes for nodes
 Key: TypeAlias = ec.EllipticCurvePrivateKey
@@ -112,18 +115,31 @@ def _make_node(path: Path) -> list[Path]:
 
 
 def make_identities(out: Path, clients: int) -> list[Path]:
-    """A key for each client, and the directory of all; keys that are there already stay."""
+    """A key for each client, and the directory of all; who has one already keeps it.
+
+    Also those in the directory whose private keys have gone to their machines.
+    """
+    if clients < 1:
+        raise UserError(f"--clients must be at least 1, got {clients}")
     out.mkdir(parents=True, exist_ok=True)
-    made, directory = [], {}
+    listed = out / "directory.json"
+    before = read_directory(listed) if listed.exists() else {}
+    made, directory = [], dict(before)
     for number in range(clients):
         path = out / f"client-{number}"
         if not path.exists():
+            if number in before:
+                continue
             pem = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
             _write_secret(path, Ed25519PrivateKey.generate().private_bytes(*pem))
             made.append(path)
         directory[number] = read_identity(path).public_key().public_bytes_raw()
-    write_directory(out / "directory.json", directory)
-    return [*made, out / "directory.json"]
+        if before.get(number, directory[number]) != directory[number]:
+            raise UserError(f"{path} is not the key that {listed} has of client {number}")
+    if directory == before:
+        return []
+    write_directory(listed, directory)
+    return [*made, listed]
 
 
 def _name(text: str) -> x509.Name:
@@ -149,12 +165,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("keys"))
     parser.add_argument("--host", action="append", default=[], help="name or address; repeatable")
     parser.add_argument("--nodes", type=int, default=0, help="how many key pairs for nodes")
-    parser.add_argument("--clients", type=int, default=0, help="how many keys to sign with")
+    parser.add_argument("--clients", type=int, help="how many clients' own keys")
     parser.add_argument("--days", type=int, default=365, help="that certificates are valid")
     given = parser.parse_args()
     try:
-        made = make_keys(given.out, given.host, given.nodes, given.days)
-        if given.clients:
+        made = []
+        if given.host or given.nodes or given.clients is None:
+            made += make_keys(given.out, given.host, given.nodes, given.days)
+        if given.clients is not None:
             made += make_identities(given.out, given.clients)
     except UserError as error:
         sys.exit(f"error: {error}")

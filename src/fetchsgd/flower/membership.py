@@ -41,9 +41,12 @@ class Membership:
         self.greeted |= present
         return new, left
 
+    def can_be(self, client: int) -> bool:
+        return 0 <= client < self.num_clients
+
     def introduce(self, node: int, client: int) -> bool:
         """The node is that client; False where no such client can be."""
-        if not 0 <= client < self.num_clients:
+        if not self.can_be(client):
             return False
         before = self.node_of.get(client)
         if before is not None and before != node:

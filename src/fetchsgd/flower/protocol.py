@@ -15,13 +15,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fetchsgd.exchange.messages import Content
 from fetchsgd.exchange.rejections import RejectedError
 
-PROTOCOL = 3
+PROTOCOL = 4
 HEADER, PAYLOAD, WIRE = "header", "payload", "wire"
 STYPE = "fetchsgd.wire"  # how the array's bytes are to be read
 
 
 Wanted = TypeVar("Wanted", bound=Content)
-TYPES = {"str": str, "int": int, "float": float}
+TYPES = {"str": str, "int": int, "float": float, "bytes": bytes}
 
 
 def to_records(content: Content) -> RecordDict:

@@ -20,13 +20,11 @@ from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.exchange.dispatch import Dispatch
 from fetchsgd.exchange.merging import length
 from fetchsgd.exchange.totals import MOST_WEIGHT, NUM_TOTALS, from_totals
-from fetchsgd.flower.identities import read_directory
 from fetchsgd.flower.membership import how_many, order_of_asking
 from fetchsgd.flower.secure_attempt import Attempt
 from fetchsgd.flower.secure_attempts import Attempts
 from fetchsgd.flower.server_round import MAX_OVERHEAD, Collector
-from fetchsgd.flower.settings import FederationSettings
-from fetchsgd.secure import Sum, Terms, TooFewError, make_terms, parameters
+from fetchsgd.secure import Sum, Terms, TooFewError, make_terms
 from fetchsgd.secure.frames import Kind
 from fetchsgd.secure.sizes import Sizes
 from fetchsgd.server.rounds import Merged, Training
@@ -58,15 +56,19 @@ class SecureRounds:
     @classmethod
     def open(cls, collector: Collector, folder: Path, lineage: str) -> SecureRounds:
         """With the directory that the settings name, or a sentence."""
-        directory = _directory(collector.settings, collector.setup.sampler.num_clients)
+        directory = collector.clients.directory
+        if directory is None:
+            raise UserError(
+                "upload.secure = true needs every client's public key: make keys by `python -m "
+                "fetchsgd.flower.keys --clients N`, and give federation.directory = "
+                "'keys/directory.json'"
+            )
         return cls(collector, directory, Attempts(folder, lineage))
 
     def least(self, clients: int) -> int:
         """Survivors of a round that asks for so many clients."""
-        found = parameters(
-            clients, self.sums.colluding, self.sums.dropping, self.sums.security_bits
-        )
-        return max(found.least, min(self.all.settings.min_replies, clients))
+        least = self.sums.safety(clients).least
+        return max(least, min(self.all.settings.min_replies, clients))
 
     def collect(self, training: Training, rate: float) -> Merged:
         """Lines 4 to 10 of Algorithm 1."""
@@ -210,20 +212,3 @@ class _SecureRound:
         for name, value in self.all.admission.references.items():
             self.events.measure(f"reference_{name}", value)
         return merged
-
-
-def _directory(settings: FederationSettings, clients: int) -> dict[int, bytes]:
-    if not settings.directory:
-        raise UserError(
-            "upload.secure = true needs every client's public key: make keys by `python -m "
-            "fetchsgd.flower.keys --clients N`, and give federation.directory = "
-            "'keys/directory.json'"
-        )
-    found = read_directory(Path(settings.directory))
-    missing = [client for client in range(clients) if client not in found]
-    if missing:
-        log.warning(
-            "%s has no key of %d clients, such as %d: they take no part",
-            settings.directory, len(missing), missing[0],
-        )  # fmt: skip
-    return found

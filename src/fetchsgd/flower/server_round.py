@@ -21,6 +21,7 @@ from fetchsgd.exchange.messages import Answer, Content, ResendRequest
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.admission import Admission
 from fetchsgd.flower.events import Events
+from fetchsgd.flower.identities import servers_directory
 from fetchsgd.flower.introductions import Introductions
 from fetchsgd.flower.membership import how_many, order_of_asking
 from fetchsgd.flower.protocol import from_records
@@ -58,7 +59,10 @@ class Collector:
     ) -> None:
         self.setup, self.settings = setup, settings
         self.transport, self.events, self.clock = transport, events, clock or Clock()
-        self.clients = Introductions(setup.sampler.num_clients, lineage, transport, events)
+        self.clients = Introductions(
+            setup.sampler.num_clients, lineage, transport, events,
+            servers_directory(settings.directory),
+        )  # fmt: skip
         self.admission = Admission(
             settings.norm_factor, settings.examples_factor, events.references
         )

@@ -29,7 +29,6 @@ from fetchsgd.runs.settings import (
     resolve,
 )
 from fetchsgd.runs.toml_files import Settings
-from fetchsgd.secure.parameters import parameters
 from fetchsgd.sums import Modular
 
 log = logging.getLogger("flwr.fetchsgd")
@@ -41,6 +40,7 @@ class FederationSettings:
     """The section `federation`."""
 
     out: str = "runs/federation"  # the run folder, on the server
+    directory: str = ""  # clients' public keys, on the server: nodes must prove who they are
     clients: int = 0  # how many there are; 0: as many as the server's task has
     wait: float = 300.0  # seconds for nodes to appear, before a run begins and when all are gone
     deadline: float = 120.0  # seconds for a round
@@ -53,7 +53,6 @@ class FederationSettings:
     examples_factor: float = 10.0  # times the median claim: the most a reply counts as; 0: off
     max_examples: int = 1_000_000  # that a client may claim: more is rejected
     poll: float = 0.2  # seconds between looks for replies
-    directory: str = ""  # a file with the public keys of all clients (identities.py)
     phase_deadline: float = 30.0  # seconds for each short phase of secure aggregation
     show: int = 0  # log what the server sees of so many clients of a round with it
 
@@ -146,7 +145,7 @@ def _check_secure(config: Config, sums: Modular, federation: FederationSettings)
     for size in {per_round, last or per_round}:
         invited = min(how_many(size, federation.oversample), clients)
         try:
-            parameters(invited, sums.colluding, sums.dropping, sums.security_bits)
+            sums.safety(invited)
         except UserError as error:
             raise UserError(
                 f"secure aggregation of a cohort of {invited} clients does not go with "

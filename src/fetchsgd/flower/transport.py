@@ -5,6 +5,7 @@ So the payloads of a cohort are never in memory all at once.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fetchsgd.exchange.messages import SecureCall, SecureWork, Work
+from fetchsgd.exchange.messages import Greeting, SecureCall, SecureWork, Work
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.protocol import num_payload_bytes, to_records
+from fetchsgd.flower.protocol import HEADER, num_payload_bytes, to_records
 from fetchsgd.flower.pulling import make_puller
 
 MAX_REPLY_BYTES = 1 << 30  # unless a round says less
+NONCE_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Sent:
     client: int | None  # None where the node is asked who it is
     round: int
     expires: float
+    greeting: Greeting | None = None  # what that node was asked
     part: object = None  # of the round, where it has several
 
 
@@ -55,33 +58,29 @@ class Transport:
     def nodes(self) -> set[int]:
         return set(self.grid.get_node_ids())
 
-    def greet(self, node: int, round: int, lifetime: float) -> None:
+    def greet(self, node: int, greeting: Greeting, round: int, lifetime: float) -> None:
         """Ask a node who it is."""
-        self._push(RecordDict(), MessageType.QUERY, node, None, round, lifetime)
+        sent = Sent(node, None, round, self.clock() + lifetime, greeting)
+        self._push(to_records(greeting), MessageType.QUERY, sent, lifetime)
 
     def send(
         self, node: int, work: Work | SecureCall | SecureWork, lifetime: float, part: object = None
     ) -> None:
         """Work for a client. After its lifetime Flower neither delivers it nor takes a reply."""
         records = to_records(work)
-        self._push(records, MessageType.TRAIN, node, work.client, work.round, lifetime, part)
+        sent = Sent(node, work.client, work.round, self.clock() + lifetime, part=part)
+        self._push(records, MessageType.TRAIN, sent, lifetime)
         self.events.count("asked")
         self.events.count("sent_bytes", num_payload_bytes(records))
 
-    def _push(
-        self,
-        records: RecordDict,
-        kind: str,
-        node: int,
-        client: int | None,
-        round: int,
-        lifetime: float,
-        part: object = None,
-    ) -> None:
-        message = Message(records, node, kind, ttl=lifetime, group_id=str(round))
+    def _push(self, records: RecordDict, kind: str, sent: Sent, lifetime: float) -> None:
+        # A message's id follows from what is in it, and Flower takes a reply from whichever
+        # registered node knows the id: so nobody but the addressee must be able to work it out.
+        records.config_records[HEADER]["nonce"] = secrets.token_bytes(NONCE_BYTES)
+        message = Message(records, sent.node, kind, ttl=lifetime, group_id=str(sent.round))
         for name in self.grid.push_messages([message]):
             if name:  # Flower may have refused it
-                self.out[name] = Sent(node, client, round, self.clock() + lifetime, part)
+                self.out[name] = sent
 
     def replies(self) -> Iterator[Reply]:
         """What has come in since the last time, one after the other."""

@@ -51,7 +51,7 @@ def round_within(
     rounded towards zero, and shortened until they are not.
     """
     exact = (rows.double() / step).nan_to_num(0.0, 0.0, 0.0)
-    levels = _shortened(exact, squares)
+    levels = shortened(exact, squares)
     is_open = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for attempt in range(ATTEMPTS):
         tried = (exact + uniform(attempt)).floor().long()
@@ -64,7 +64,7 @@ def round_within(
     return levels
 
 
-def _shortened(exact: Float64[Tensor, "n count"], squares: int) -> Int64[Tensor, "n count"]:
+def shortened(exact: Float64[Tensor, "n count"], squares: int) -> Int64[Tensor, "n count"]:
     """Rounded towards zero, and scaled down before where that would be too long."""
     lengths = torch.linalg.vector_norm(exact, dim=1)
     scale = (1 - 2.0**-40) * math.sqrt(squares) / lengths.clamp(min=math.sqrt(squares))

@@ -21,11 +21,12 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, count
 from math import isqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fetchsgd.privacy import table_loops
 from fetchsgd.privacy.source import Source
 
 Kind = Literal["discrete_gaussian", "skellam"]
@@ -53,9 +54,10 @@ class Sampler:
 
     def draw(self, size: int, source: Source, *labels: int) -> NDArray[np.int64]:
         """As many independent numbers, from the stream of these labels."""
-        steps, first = _table(self.kind, self.variance)
+        steps, guide, first = steps_of(self.kind, self.variance)
         words = source.words(size, *labels, 0)
-        places = np.searchsorted(steps, words, side="right").astype(np.int64)
+        places = np.empty(size, dtype=np.int64)
+        table_loops.places(words, steps, guide, places)
         # Equal to a step so far, or beyond them all.
         open = (places > 0) & (steps[np.maximum(places - 1, 0)] == words)
         open |= words == np.iinfo(np.uint64).max
@@ -78,16 +80,24 @@ class Sampler:
         raise AssertionError("unreachable")
 
 
+class Steps(NamedTuple):
+    """Of a distribution function. first: the number that a word below all steps stands for."""
+
+    steps: NDArray[np.uint64]  # only those that some word can reach
+    guide: NDArray[np.int64]  # where to look for a word
+    first: int
+
+
 @lru_cache(maxsize=8)
-def _table(kind: Kind, variance: Fraction) -> tuple[NDArray[np.uint64], int]:
-    """Steps in words, only those that some word can reach; and the number before the first."""
+def steps_of(kind: Kind, variance: Fraction) -> Steps:
     whole, first = distribution(kind, variance, 2 * WORD)
-    steps = [step >> WORD for step in whole]
-    low = bisect_right(steps, 0)
-    high = bisect_right(steps, (1 << WORD) - 2)
+    short = [step >> WORD for step in whole]
+    low = bisect_right(short, 0)
+    high = bisect_right(short, (1 << WORD) - 2)
     # Below the first step that is kept lie numbers of less than 2^-64: word 0 must be decided.
-    kept = [0, *steps[low:high]]
-    return np.array(kept, dtype=np.uint64), first + low - 1
+    kept = [0, *short[low:high]]
+    steps = np.array(kept, dtype=np.uint64)
+    return Steps(steps, table_loops.guide_of(steps), first + low - 1)
 
 
 def distribution(kind: Kind, variance: Fraction, bits: int) -> tuple[list[int], int]:

@@ -149,6 +149,7 @@ def run_details(run: Run, task: Task, shown: Collection[str]) -> Details:
     return [
         (task.metric + so_far, format_metric(run.value, task.metric)),
         *_privacy(run),
+        *_sums(run),
         *_compressions(lambda kind, count: run.compression(kind, count), task),
         ("seed", _seeds([run])),
         *_settings(run, shown),
@@ -161,6 +162,17 @@ def _privacy(run: Run) -> Details:
     if run.epsilon is None or run.delta is None:
         return []
     return [("privacy", f"epsilon {run.epsilon:.3g} at delta {run.delta:g}")]
+
+
+def _sums(run: Run) -> Details:
+    """Of sums modulo 2^b: what wrapped around, and how fine they were at last."""
+    seen = [line for line in (run.record or {}).get("metrics", []) if "sum_step" in line]
+    if not seen or run.record is None:
+        return []
+    known = "sum_wraps" in run.record
+    share = run.record["sum_wraps" if known else "sum_wraps_estimated"]
+    wraps = f"{share:.2g} of cells wrapped{'' if known else ', by estimate'}"
+    return [("sums", f"{wraps}; last step {seen[-1]['sum_step']:.3g}")]
 
 
 def group_name(group: Group) -> str:

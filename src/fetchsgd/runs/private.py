@@ -2,19 +2,21 @@
 
 The promise is about whole clients, and covers the weights after every round with all that follows
 from them: whatever a method does with the noisy mean. It does not cover the training loss in the
-metrics, nor bytes; these are for the server, which in mode "central" is trusted anyway.
+metrics, nor bytes; these are for the server, which in mode "central" is trusted anyway. Where it is
+not, clients add the noise (private_modes.py).
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fetchsgd.errors import UserError
+from fetchsgd.methods import Upload
 from fetchsgd.privacy import (
     Accountant,
     AdaptiveClip,
@@ -26,53 +28,12 @@ from fetchsgd.privacy import (
     gaussian,
     noise_for,
 )
-from fetchsgd.privacy.accounting import How
 from fetchsgd.randomness import torch_generator
-from fetchsgd.runs.settings import Config
 from fetchsgd.server.rounds import Merged
-from fetchsgd.server.sampling import Sampler
 
 KEY_FILE = "noise.key"
 OF_MEAN, OF_COUNT = range(2)  # streams of a round
 COHORTS_PART = 20  # the noise of the count, as Andrew et al. have it
-
-
-def private(config: Config, sampler: Sampler, rounds: int) -> Private | None:
-    """None if the settings ask for no privacy."""
-    if not config.privacy.is_on:
-        return None
-    check_private(config)
-    who = Participation(cast(How, sampler.how), sampler.num_clients, sampler.per_round)
-    try:
-        return Private(config.privacy, who, rounds, config.train.seed)
-    except ValueError as error:
-        raise UserError(f"the settings of privacy do not go together: {error}") from error
-
-
-def check_private(config: Config) -> None:
-    """UserError for what cannot be accounted for."""
-    train, mode = config.train, config.privacy.mode
-    if mode == "distributed":
-        raise UserError(
-            "privacy.mode = 'distributed' needs sums of whole levels, in which clients add their "
-            "noise, and this version cannot train with them; take 'central'"
-        )
-    if train.averaging != "uniform":
-        raise UserError(
-            f"train.averaging = {train.averaging!r} gives some clients more weight than the clip "
-            "allows for; with privacy take 'uniform'"
-        )
-    if not config.quantiser.exact:
-        raise UserError(
-            "rounding may make a message longer than the clip, and the size of a step learned "
-            "from messages tells of them; with privacy take upload.quantiser = 'bits', "
-            "upload.bits = 32"
-        )
-    if train.diagnose:
-        raise UserError(
-            "train.diagnose writes down what clients' gradients are like, which no noise covers; "
-            "leave it out, or privacy"
-        )
 
 
 class Private:
@@ -80,9 +41,8 @@ class Private:
 
     def __init__(self, privacy: Privacy, who: Participation, rounds: int, seed: int) -> None:
         self.privacy, self.participation, self.seed = privacy, who, seed
-        by, delta = privacy.accountant, privacy.delta
-        self.noise = privacy.noise or noise_for(privacy.epsilon, delta, who, rounds, by)
-        self.accountant = Accountant(Gaussian(self.noise), who, by)
+        delta = privacy.delta
+        self.noise, self.accountant = self._account(rounds)
         # Known before the first round, as it must not depend on what is learned.
         self.rounds = rounds
         if privacy.epsilon:
@@ -98,6 +58,12 @@ class Private:
             self.noise_of_sum = self.adaptive.noise_of_sum(self.noise)
         self.source = Source.secret()
         self.longest, self.done = privacy.clip, 0
+
+    def _account(self, rounds: int) -> tuple[float, Accountant]:
+        privacy, who = self.privacy, self.participation
+        by = privacy.accountant
+        noise = privacy.noise or noise_for(privacy.epsilon, privacy.delta, who, rounds, by)
+        return noise, Accountant(Gaussian(noise), who, by)
 
     def _adaptive(self) -> AdaptiveClip | None:
         privacy = self.privacy
@@ -138,6 +104,10 @@ class Private:
         """
         who = self.participation
         return Limit(self.longest, 1 / (who.per_round if who.how == "poisson" else cohort))
+
+    def ready(self, upload: Upload, cohort: int) -> Upload:
+        """How the clients of a cohort of this size send."""
+        return upload._replace(limit=self.limit(cohort))
 
     def noisy(self, merged: Merged, round: int) -> Merged:
         """What anybody but the server may see of a round; the clip moves if it is to."""

@@ -6,6 +6,7 @@ notices when a run diverges, says since when, and ends it with DivergedError.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Progress:
 
     round: int
     rounds: int
-    loss: float
+    loss: float  # nan where only clients know it
     metric: float | None
     up: int
     down: int
@@ -164,19 +165,20 @@ class Recorder:
 
     def after(self, training: Training, merged: Merged) -> None:
         """A round is over."""
-        someone = len(merged.clients) > 0
-        if someone:
+        someone, is_known = len(merged.clients) > 0, merged.loss_is_known
+        if someone and is_known:
             self.losses.append(merged.loss)
         evaluates = training.round in self.eval_rounds
         if someone and (evaluates or training.round % self.pace.look_every == 0):
             typical = merged.typical_loss
-            self._look(training, float(merged.loss) if typical is None else typical)
+            loss = float(merged.loss) if typical is None else typical
+            self._look(training, loss if is_known else None)
         if self.pace.every_round and not bool(training.weights.isfinite().all()):
             self._diverged(training, "a weight is no longer finite")
         if evaluates:
             self._evaluate(training)
         elif self.pace.every_round:
-            self._log_round(training, float(merged.loss))
+            self._log_round(training, float(merged.loss) if is_known else None)
         self._save(training, evaluates)
 
     def finish(self, training: Training, stopped: str | None = None) -> dict[str, Any]:
@@ -209,14 +211,15 @@ class Recorder:
         if self.pace.every_round:
             self.checkpoints.wait()
 
-    def _look(self, training: Training, loss: float) -> None:
-        self.trend = self.trend.after(training.round, loss)
-        if not self.trend.allows(loss):
-            self._diverged(training, f"the loss became {loss:g}")
+    def _look(self, training: Training, loss: float | None) -> None:
+        if loss is not None:
+            self.trend = self.trend.after(training.round, loss)
+            if not self.trend.allows(loss):
+                self._diverged(training, f"the loss became {loss:g}")
         if self.watch is not None:
             up, down = training.ledger.wire_bytes
-            rounds = self.setup.rounds
-            self.watch(Progress(training.round, rounds, loss, self.metric, up, down, self.seconds))
+            shown, rounds = math.nan if loss is None else loss, self.setup.rounds
+            self.watch(Progress(training.round, rounds, shown, self.metric, up, down, self.seconds))
 
     def _evaluate(self, training: Training) -> None:
         task = self.setup.config.task
@@ -237,7 +240,7 @@ class Recorder:
         if not self.trend.allows(test_loss):
             self._diverged(training, f"the test loss became {test_loss:g}")
 
-    def _log_round(self, training: Training, loss: float) -> None:
+    def _log_round(self, training: Training, loss: float | None) -> None:
         extra = {key: value for part in self.beside.values() for key, value in part.line().items()}
         self.folder.log(
             {**self._where(training), "train_loss": loss, **self._sent(training), **extra}

@@ -16,8 +16,10 @@ from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.methods import Memory, Method, Upload
 from fetchsgd.methods.messages import LinearMessage
+from fetchsgd.privacy import Limit
 from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
+from fetchsgd.runs.distributed import private_levels
 from fetchsgd.runs.environment import choose_device, compute_dtype
 from fetchsgd.runs.settings import Config
 from fetchsgd.server.grids import Grid
@@ -52,6 +54,8 @@ class Setup:
         self.quantiser: Quantiser = config.quantiser
         if isinstance(self.quantiser, Modular):
             self._check_sums()
+            if self.quantiser.secure:
+                self.quantiser.safety(train.clients_per_round)
         self.grid = make_grid(config, self.model.sizes, self.origin)
         self.decay = self._decay_by_server()
         self.trainer = Trainer(
@@ -66,6 +70,8 @@ class Setup:
             clients or task.train.num_clients, train.clients_per_round, train.sampling, train.seed
         )
         self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
+        numbers = self.method.message.numbers
+        self.levels = private_levels(config, self.sampler, self.rounds, numbers)
 
     def _decay_by_server(self) -> float:
         """The weight decay that the server adds; 0 if clients do, or if there is none."""
@@ -128,10 +134,15 @@ class Setup:
         quantiser = self.quantiser
         if size is not None and isinstance(quantiser, SharedStep):
             quantiser = quantiser.for_size(size)
+        limit = None
         if isinstance(quantiser, Modular):
-            key = number(self.config.train.seed, "rotate", round)
-            quantiser = quantiser.for_round(key, size, self.sampler.per_round)
-        return Upload(quantiser, number(self.config.train.seed, "quantise", round), round)
+            key, per_round = number(self.config.train.seed, "rotate", round), self.sampler.per_round
+            private = None if self.levels is None else self.levels.of_round(round)
+            quantiser = quantiser.for_round(key, size, per_round, private)
+            if private is not None:
+                limit = Limit(self.config.privacy.clip, 1 / per_round)
+        key = number(self.config.train.seed, "quantise", round)
+        return Upload(quantiser, key, round, limit)
 
     def test_data(self) -> tuple[Tree, Tree]:
         """Test inputs and targets, on the device."""

@@ -27,10 +27,11 @@ from numpy import ndarray
 from fetchsgd.errors import UserError
 from fetchsgd.secure import keys, masks, members, planes, shamir
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, is_signed, open_frame, sign
+from fetchsgd.secure.frames import frame, is_signed, open_frame, sign
 from fetchsgd.secure.graph import shared_digest, survivors_digest
 from fetchsgd.secure.journal import Journal
-from fetchsgd.secure.keys import SEALED_BYTES, SHARE_BYTES, OwnKeys
+from fetchsgd.secure.keys import OwnKeys
+from fetchsgd.secure.kinds import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.messages import (
     Advert,
     Delivery,
@@ -43,7 +44,7 @@ from fetchsgd.secure.messages import (
 from fetchsgd.secure.rosters import Roster, read_roster
 from fetchsgd.secure.secret import SECRET_BYTES, Secret
 from fetchsgd.secure.state import ClientState, begin
-from fetchsgd.secure.terms import Policy, Terms
+from fetchsgd.secure.terms import NO_CONTEXT, Policy, Terms
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Client:
         """Begin a round; only tests give a seed."""
         terms = read_invitation(invitation, self.number)
         self.policy.check(terms)
+        if not terms.cohort_set <= self.directory.keys():
+            raise RefusedError("the cohort has clients of whom the directory has no key")
         state = ClientState(Secret.random() if seed is None else seed, invitation)
         return state, self._seal(Kind.ADVERT, terms, self._advert(state, terms).body)
 
@@ -68,6 +71,7 @@ class Client:
         seen = self._roster(state, terms, roster, known=False)
         own = OwnKeys.derive(state.seed, terms, self.number)
         digest, found = seen.graph.digest, seen.graph.parameters
+        self.policy.check_graph(found)
         random = masks.keystream(
             keys.polynomial_key(state.seed, terms, self.number, digest),
             (found.threshold - 1) * SHARE_BYTES,
@@ -89,9 +93,16 @@ class Client:
         delivery: bytes,
         cells: UInt32[ndarray, " cells"],
         totals: UInt64[ndarray, " totals"],
+        context: bytes = NO_CONTEXT,
     ) -> tuple[ClientState, bytes]:
+        """`context` is the digest of what the vector was computed from, as the client sees it."""
         terms = begin(state, "delivery")
         _check_input(terms, cells, totals)
+        if context != terms.context:
+            raise RefusedError(
+                "the vector was computed from something else than the terms say, which are those of"
+                " all clients"
+            )
         seen = self._roster(state, terms, state.roster)
         found = self._delivery(seen, delivery)
         if len(found.sealed) < seen.graph.parameters.threshold:

@@ -16,47 +16,22 @@ SHA-256 of header and body.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Mapping
-from enum import IntEnum
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fetchsgd.secure.errors import RefusedError
+from fetchsgd.secure.kinds import HEADER, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.terms import VERSION, Terms
 
 MAGIC = b"FSGA"
-SIGNATURE_BYTES = 64
-_HEADER = struct.Struct("<4sBBHI16s")
-HEADER_BYTES = _HEADER.size
-
-
-class Kind(IntEnum):
-    """Messages in the order in which they are sent; the odd ones are the server's.
-
-    A pledge is never sent by itself: its signature goes with the masked vector.
-    """
-
-    INVITATION = 1
-    ADVERT = 2
-    ROSTER = 3
-    SHARES = 4
-    DELIVERY = 5
-    MASKED = 6
-    SURVIVORS = 7
-    AGREEMENT = 8
-    REQUEST = 9
-    REVEAL = 10
-    PLEDGE = 11
-
-    def __str__(self) -> str:
-        return self.name.lower()
+HEADER_BYTES = HEADER.size
 
 
 def frame(kind: Kind, client: int, terms: Terms, *body: bytes | memoryview) -> bytes:
     """A message of the server, or of a client before it is signed."""
-    return b"".join((_HEADER.pack(MAGIC, VERSION, kind, 0, client, terms.tag), *body))
+    return b"".join((HEADER.pack(MAGIC, VERSION, kind, 0, client, terms.tag), *body))
 
 
 def sign(digest: bytes, terms: Terms, identity: Ed25519PrivateKey) -> bytes:
@@ -82,7 +57,7 @@ def read_header(message: bytes) -> tuple[Kind, int, bytes]:
     """Kind, client and tag."""
     if len(message) < HEADER_BYTES:
         raise RefusedError(f"a message has at least {HEADER_BYTES} bytes, this one {len(message)}")
-    magic, version, kind, zero, client, tag = _HEADER.unpack_from(message)
+    magic, version, kind, zero, client, tag = HEADER.unpack_from(message)
     if magic != MAGIC or zero != 0:
         raise RefusedError("this is not a message of secure aggregation")
     if version != VERSION:

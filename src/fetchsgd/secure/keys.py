@@ -17,12 +17,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fetchsgd.secure.errors import RefusedError
+from fetchsgd.secure.kinds import KEY_BYTES
 from fetchsgd.secure.secret import SECRET_BYTES, Secret
 from fetchsgd.secure.terms import Terms
-
-KEY_BYTES = 32
-SHARE_BYTES = 2 * SECRET_BYTES  # of the self-mask's seed, and of the mask key
-SEALED_BYTES = SHARE_BYTES + 16  # with the tag of AES-GCM
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fetchsgd.secure import members
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import HEADER_BYTES, SIGNATURE_BYTES, Kind, frame, read_header
-from fetchsgd.secure.keys import KEY_BYTES
+from fetchsgd.secure.frames import HEADER_BYTES, frame, read_header
+from fetchsgd.secure.kinds import KEY_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.sizes import ADVERT_BYTES
 from fetchsgd.secure.terms import Terms, read_terms
 

@@ -13,8 +13,11 @@ clients.
     unfinished    a client fewer than `threshold` of whose neighbours survive: the sum stays masked
 
 The first two together happen with a probability of at most 2^-security_bits, the last of at most
-2^-failure_bits, whoever colludes and drops out. Where all are neighbours of all nothing is left to
-chance.
+2^-failure_bits, whoever colludes and drops out, if that is settled before the order is. Where all
+are neighbours of all nothing is left to chance.
+
+A dishonest server says how many have sent keys. It must not win by saying few: their graph has at
+least the degree of the whole cohort's.
 """
 
 from __future__ import annotations
@@ -42,6 +45,12 @@ class Parameters:
     def complete(self) -> bool:
         """All are neighbours of all."""
         return self.degree == self.clients - 1
+
+    @property
+    def group(self) -> int:
+        """The fewest honest clients in a sum that even a dishonest server can learn."""
+        around = self.degree - self.threshold + 2
+        return max(around, self.least - self.colluding) if self.complete else around
 
 
 @dataclass(frozen=True)
@@ -73,14 +82,22 @@ def parameters(
     least = max(2, clients - at_most(dropping * clients))
     if here < least:
         raise UserError(f"{here} of {clients} clients are there, but at least {least} must be")
-    return search(here, at_least(colluding * clients), least, security_bits, failure_bits)
+    worst = at_least(colluding * clients)
+    return search(clients, here, worst, least, security_bits, failure_bits)
 
 
 @lru_cache(maxsize=256)
-def search(clients: int, colluding: int, least: int, security: int, failure: int) -> Parameters:
-    """The same from numbers of clients: so many are there, and `least` of them will survive."""
+def search(
+    cohort: int, clients: int, colluding: int, least: int, security: int, failure: int
+) -> Parameters:
+    """The same from numbers: `clients` of the cohort are there, `least` of them will survive."""
+    whole = 0
+    if clients < cohort:
+        whole = search(cohort, cohort, colluding, least, security, failure).degree
     dropping = clients - least
     for degree in _degrees(clients):
+        if degree < min(whole, clients - 1):
+            continue
         bad = min(colluding + dropping, clients)
         if degree < clients - 1 and log_divided(clients, bad, degree) > -security - 1:
             continue

@@ -14,8 +14,9 @@ from functools import cached_property
 from fetchsgd.errors import UserError
 from fetchsgd.secure import members
 from fetchsgd.secure.errors import RefusedError
-from fetchsgd.secure.frames import HEADER_BYTES, SIGNATURE_BYTES, Kind, frame, is_signed, open_frame
+from fetchsgd.secure.frames import HEADER_BYTES, frame, is_signed, open_frame
 from fetchsgd.secure.graph import HASH_BYTES, Graph, Merkle, is_under, roster_digest
+from fetchsgd.secure.kinds import SIGNATURE_BYTES, Kind
 from fetchsgd.secure.messages import Advert, check_distinct, read_advert
 from fetchsgd.secure.sizes import ADVERT_BYTES, Sizes
 from fetchsgd.secure.terms import Terms

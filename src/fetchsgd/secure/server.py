@@ -25,8 +25,9 @@ from numpy import ndarray
 from fetchsgd.errors import UserError
 from fetchsgd.secure import keys, members, planes
 from fetchsgd.secure.errors import RefusedError, TooFewError
-from fetchsgd.secure.frames import SIGNATURE_BYTES, Kind, frame, is_signed, open_signed
+from fetchsgd.secure.frames import frame, is_signed, open_signed
 from fetchsgd.secure.graph import HASH_BYTES, Graph, shared_digest, survivors_digest
+from fetchsgd.secure.kinds import SEALED_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.messages import (
     Advert,
     Request,
@@ -180,7 +181,7 @@ class Server:
     def _take_shares(self, client: int, body: memoryview, _: bytes) -> None:
         if bytes(body[:HASH_BYTES]) != self.graph.digest:
             raise RefusedError(f"client {client} has shared its secrets in another graph")
-        size = keys.SEALED_BYTES
+        size = SEALED_BYTES
         self._sealed[client] = {
             other: bytes(body[HASH_BYTES + place * size : HASH_BYTES + (place + 1) * size])
             for place, other in enumerate(self.graph.neighbours(client))
@@ -193,7 +194,7 @@ class Server:
         for number in self._sealed:
             around = self.graph.neighbours(number)
             found = {i: self._sealed[i][number] for i in around if i in self._sealed}
-            places = write_places(found, around, keys.SEALED_BYTES)
+            places = write_places(found, around, SEALED_BYTES)
             messages[number] = frame(Kind.DELIVERY, number, self.terms, bits, places)
         return messages
 

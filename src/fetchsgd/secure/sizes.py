@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fetchsgd.secure import members, planes
-from fetchsgd.secure.frames import HEADER_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.graph import HASH_BYTES, depth_of
-from fetchsgd.secure.keys import KEY_BYTES, SEALED_BYTES
+from fetchsgd.secure.kinds import HEADER, KEY_BYTES, SEALED_BYTES, SIGNATURE_BYTES, Kind
 from fetchsgd.secure.secret import SECRET_BYTES
 from fetchsgd.secure.terms import FIXED_BYTES
 
@@ -68,7 +67,7 @@ class Sizes:
     def message(self, kind: Kind) -> int:
         """With header and, from clients, signature."""
         from_client = kind % 2 == 0
-        return HEADER_BYTES + self.body(kind) + (SIGNATURE_BYTES if from_client else 0)
+        return HEADER.size + self.body(kind) + (SIGNATURE_BYTES if from_client else 0)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """What a round of secure aggregation is: who takes part, in what sum, with which safety.
 
 Everything that is signed or encrypted in the round is bound to the digest of its terms, so no
-message fits into another round, another cohort, or the same round with other settings.
+message fits into another round, another cohort, or the same round with other settings. Its context
+may be a digest of all that vectors are computed from, such as the model: else a server could send
+each client another one, and see to it that all vectors but one are nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from fetchsgd.secure.parameters import Parameters, at_least, at_most, parameters
 
 VERSION = 1
 RUN_BYTES = 16
-_FIXED = struct.Struct("<16sIIQBBBBIII")
+NO_CONTEXT = bytes(32)
+_FIXED = struct.Struct("<16sIIQBBBBII32sI")
 FIXED_BYTES = _FIXED.size
 _MOST_CELLS = 1 << 40
 _MOST_CLIENTS = 1 << 20
@@ -39,6 +42,7 @@ class Terms:
     least: int  # survivors, below which nothing is revealed
     security_bits: int
     failure_bits: int
+    context: bytes = NO_CONTEXT  # digest of what vectors are computed from, the same for all
 
     def __post_init__(self) -> None:
         for name, (low, high) in _ranges(len(self.cohort)).items():
@@ -47,6 +51,10 @@ class Terms:
                 raise UserError(f"{name} is {value}; it must be from {low} to {high}")
         if len(self.run) != RUN_BYTES:
             raise UserError(f"run has {len(self.run)} bytes; it must have {RUN_BYTES}")
+        if len(self.context) != len(NO_CONTEXT):
+            raise UserError(
+                f"context has {len(self.context)} bytes; it must have {len(NO_CONTEXT)}"
+            )
         if not 2 <= len(self.cohort) <= _MOST_CLIENTS:
             raise UserError(f"a cohort of {len(self.cohort)} clients has no secrets: it needs two")
         inside = all(0 <= number < 1 << 32 for number in self.cohort)
@@ -58,7 +66,8 @@ class Terms:
         """The terms as bytes."""
         fixed = _FIXED.pack(
             self.run, self.round, self.attempt, self.cells, self.bits, self.totals,
-            self.security_bits, self.failure_bits, self.colluding, self.least, len(self.cohort),
+            self.security_bits, self.failure_bits, self.colluding, self.least, self.context,
+            len(self.cohort),
         )  # fmt: skip
         return fixed + struct.pack(f"<{len(self.cohort)}I", *self.cohort)
 
@@ -87,7 +96,10 @@ class Terms:
                 f"{advertised} of {len(self.cohort)} clients are there, but at least {self.least}"
                 " must be"
             )
-        return search(advertised, self.colluding, self.least, self.security_bits, self.failure_bits)
+        return search(
+            len(self.cohort), advertised, self.colluding, self.least,
+            self.security_bits, self.failure_bits,
+        )  # fmt: skip
 
 
 def _ranges(clients: int) -> dict[str, tuple[int, int]]:
@@ -117,12 +129,13 @@ def make_terms(
     attempt: int = 0,
     security_bits: int = 40,
     failure_bits: int = 20,
+    context: bytes = NO_CONTEXT,
 ) -> Terms:
     """Terms whose colluding and dropping clients are fractions of the cohort."""
     found = parameters(len(cohort), colluding, dropping, security_bits, failure_bits)
     return Terms(
         run, round, attempt, tuple(sorted(cohort)), cells, bits, totals,
-        found.colluding, found.least, security_bits, failure_bits,
+        found.colluding, found.least, security_bits, failure_bits, context,
     )  # fmt: skip
 
 
@@ -130,16 +143,16 @@ def read_terms(body: bytes) -> Terms:
     """The terms that these bytes say, and no others."""
     if len(body) < _FIXED.size:
         raise RefusedError(f"an invitation of {len(body)} bytes is cut off")
-    run, round, attempt, cells, bits, totals, security, failure, colluding, least, count = (
-        _FIXED.unpack_from(body)
-    )
+    run, round, attempt, cells, bits, totals, security, failure, *counts = _FIXED.unpack_from(body)
+    colluding, least, context, count = counts
     if len(body) != _FIXED.size + 4 * count:
         raise RefusedError(f"an invitation of {len(body)} bytes cannot name {count} clients")
     cohort = struct.unpack_from(f"<{count}I", body, _FIXED.size)
     try:
         return Terms(
-            run, round, attempt, cohort, cells, bits, totals, colluding, least, security, failure
-        )
+            run, round, attempt, cohort, cells, bits, totals, colluding, least, security, failure,
+            context,
+        )  # fmt: skip
     except UserError as error:
         raise RefusedError(f"the terms make no sense: {error}") from error
 
@@ -152,6 +165,7 @@ class Policy:
     colluding: float = 0.0
     dropping: float = 0.5
     security_bits: int = 40
+    group: int = 2  # honest clients in any sum that a dishonest server could learn
 
     def check(self, terms: Terms) -> None:
         count = len(terms.cohort)
@@ -170,4 +184,16 @@ class Policy:
             raise RefusedError(
                 f"the terms reveal sums of {terms.least} clients of {count}, which is more"
                 f" dropping out than a fraction of {self.dropping}"
+            )
+        if 2 * terms.least <= count + terms.colluding:
+            raise RefusedError(
+                f"sums of {terms.least} of {count} clients, {terms.colluding} of whom may collude,"
+                " could be two sums of one round, each of other clients"
+            )
+
+    def check_graph(self, found: Parameters) -> None:
+        if found.group < self.group:
+            raise RefusedError(
+                f"in this graph a dishonest server could learn sums of {found.group} clients, which"
+                f" are fewer than {self.group}"
             )

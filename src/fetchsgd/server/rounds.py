@@ -54,6 +54,7 @@ class Merged:
     bytes_down: float = 0.0  # beside the model: keys and shares of secure aggregation
     opened: Opened | None = None  # of a sum modulo 2^b
     clipped: int | Tensor = 0  # cells of it that clients have clipped
+    loss_is_known: bool = True  # not where the server may see nothing that noise does not cover
 
 
 # Lines 4 to 10: who takes part in the round that starts from here, at which rate, and what comes

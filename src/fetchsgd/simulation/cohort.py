@@ -17,7 +17,6 @@ from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
-from fetchsgd.privacy import Limit
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
 from fetchsgd.sums import ModularRound
@@ -37,7 +36,8 @@ class CohortAtWork:
     work: LocalWork
     upload: Callable[[int, Tensor | None], Upload]  # of a round, given the size of numbers
     seed: int
-    limit: Callable[[int], Limit] | None = None  # of a cohort of this size, with privacy
+    # With privacy: how the clients of a cohort of this size send.
+    ready: Callable[[Upload, int], Upload] | None = None
 
     def __call__(
         self,
@@ -50,8 +50,8 @@ class CohortAtWork:
     ) -> Merged:
         """What the cohort sends, merged. Memory is updated in place."""
         upload = self.upload(round, size)
-        if self.limit is not None:
-            upload = upload._replace(limit=self.limit(len(clients)))
+        if self.ready is not None:
+            upload = self.ready(upload, len(clients))
         message, quantiser = self.method.message, upload.quantiser
         if not self.needs_each_client(upload):
             batch = self.gatherer.gather_batch(clients, round)
@@ -68,7 +68,7 @@ class CohortAtWork:
     def needs_each_client(self, upload: Upload) -> bool:
         """Whatever each client does on its own that is not linear must be done for each."""
         one_pass = self.work.is_one_gradient or self.work.is_one_step
-        exact = upload.quantiser.exact and not self.work.clip and self.limit is None
+        exact = upload.quantiser.exact and not self.work.clip and self.ready is None
         return not (self.method.message.linear and one_pass and exact)
 
     def _one_by_one(
@@ -100,11 +100,16 @@ class CohortAtWork:
         examples = self.gatherer.weights(clients)
         sent, loss = self._sum(weights, clients, cohort, rate, upload, None, examples)
         message = self.method.message
-        opened = quantiser.open(sent.total, int(examples.sum()), Layout.of(message.numbers))
-        protocol = quantiser.settings.protocol(len(clients))
+        layout = Layout.of(message.numbers)
+        opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
+        up, down = sent.bytes, 0.0
+        settings = quantiser.settings
+        protocol = settings.protocol(len(clients), layout.cells) if settings.secure else None
+        if protocol is not None:
+            up, down = map(float, protocol)
         return Merged(
-            opened.mean.view(message.shape), clients, sent.numbers, sent.bytes + protocol.up, loss,
-            bytes_down=protocol.down, opened=opened, clipped=sent.clipped,
+            opened.mean.view(message.shape), clients, sent.numbers, up, loss,
+            bytes_down=down, opened=opened, clipped=sent.clipped,
         )  # fmt: skip
 
     def _sum(

@@ -24,7 +24,7 @@ from fetchsgd.methods import Method
 from fetchsgd.runs.checkpoint import Checkpoint, load_checkpoint, need_safetensors
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
-from fetchsgd.runs.private import private
+from fetchsgd.runs.private_modes import private
 from fetchsgd.runs.recorder import (
     Beside,
     Evaluation,
@@ -69,7 +69,7 @@ class Run:
         task, train = config.task, config.train
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
         self.method: Method = self.diagnosis or setup.method
-        self.private = private(config, setup.sampler, setup.rounds)
+        self.private = private(config, setup.sampler, setup.rounds, setup.levels)
         if self.private is not None and not self.method.message.linear:
             raise UserError(
                 f"privacy needs messages that add up, and those of {config.method} do not: each "
@@ -81,7 +81,7 @@ class Run:
         )  # fmt: skip
         self.cohort = CohortAtWork(
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed,
-            self.private.limit if self.private else None,
+            self.private.ready if self.private else None,
         )  # fmt: skip
         self.test = setup.test_data()
         check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)

@@ -24,10 +24,13 @@ import torch
 from jaxtyping import Float32, Float64, Int16, Int64
 from torch import Tensor
 
+from fetchsgd.errors import UserError
 from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.levels import checked_rows
+from fetchsgd.secure import Parameters, parameters, protocol_bytes
 from fetchsgd.sums.layout import Layout
-from fetchsgd.sums.protocol import ProtocolBytes, protocol_bytes
+from fetchsgd.sums.noise_sources import NoiseSource
+from fetchsgd.sums.private_levels import PrivateRound
 from fetchsgd.sums.public_step import STEPS, Seen, look
 from fetchsgd.sums.residues import FORMATS, Residues, section_bytes
 from fetchsgd.sums.rotation import rotate, rotate_back, signs_of
@@ -36,6 +39,16 @@ BITS = (4, 16)
 # Each client may take this much of the range over the root of the number of clients: so far from
 # what is usual that it happens to outliers alone.
 CLIP = 2.0
+# Rows of 16 bits whose sums are whole numbers that a float32 has.
+EXACT_ROWS = 256
+TOTALS = 2
+
+
+class ProtocolBytes(NamedTuple):
+    """Of all clients of a round together."""
+
+    up: int
+    down: int
 
 
 @dataclass(frozen=True)
@@ -80,21 +93,52 @@ class Modular:
             value = getattr(self, name)
             if not (least <= value <= STEPS[1] and (value == 0 or value >= STEPS[0])):
                 raise ValueError(f"upload.{name} must be a step such as 0.001, got {value!r}")
+        for name in ("colluding", "dropping"):
+            if not 0 <= getattr(self, name) < 0.5:
+                raise ValueError(
+                    f"upload.{name} must be a part of the clients, from 0 to below 0.5, "
+                    f"got {getattr(self, name)!r}"
+                )
+        if not 1 <= self.security_bits <= 128:
+            raise ValueError(
+                f"upload.security_bits must be from 1 to 128, got {self.security_bits!r}"
+            )
         if not 0 <= self.sum_clip <= 1:
             raise ValueError(f"upload.sum_clip must be from 0 to 1, got {self.sum_clip!r}")
 
-    def for_round(self, key: int, step: float | Tensor | None, clients: int) -> ModularRound:
+    def for_round(
+        self,
+        key: int,
+        step: float | Tensor | None,
+        clients: int,
+        private: PrivateRound | None = None,
+    ) -> ModularRound:
         """The quantiser of a round. key: of the rotation; step: as learned, None or 0 if nothing.
 
-        `clients`: as many as the round asks for.
+        `clients`: as many as the round asks for. private: what privacy asks for.
         """
+        if private is not None:
+            return ModularRound(self, key, private.levels.noise.step, clients, None, private)
         if self.sum_step or step is None or (not isinstance(step, Tensor) and step == 0):
             step = self.sum_step or self.first_step
         return ModularRound(self, key, step, clients)
 
-    def protocol(self, clients: int) -> ProtocolBytes:
-        """Of all clients of a round together, beside their messages."""
-        return protocol_bytes(clients) if self.secure else ProtocolBytes(0, 0)
+    def protocol(self, clients: int, cells: int) -> ProtocolBytes | None:
+        """Of secure aggregation of so many clients, none of whom drops out, masked cells and all.
+
+        Two totals are summed beside the cells: what clients weigh, and their losses. None for a
+        cohort that is too small, as the last of an epoch may be.
+        """
+        try:
+            found = self.safety(clients)
+        except UserError:
+            return None
+        phases = protocol_bytes(clients, found.degree, cells, self.sum_bits, TOTALS).values()
+        return ProtocolBytes(sum(part.up for part in phases), sum(part.down for part in phases))
+
+    def safety(self, clients: int) -> Parameters:
+        """Of secure aggregation: UserError for fractions that no protocol can keep."""
+        return parameters(clients, self.colluding, self.dropping, self.security_bits)
 
     def round_rows(
         self, rows: Float32[Tensor, "n count"], key: int, clients: Int64[Tensor, " n"]
@@ -128,6 +172,7 @@ class ModularRound:
     """The quantiser of a round.
 
     examples: what each client weighs, a whole number; None if all weigh 1.
+    private: what clients do beside for differential privacy; the step is then that of its noise.
     """
 
     settings: Modular
@@ -135,15 +180,27 @@ class ModularRound:
     step: float | Tensor
     clients: int
     examples: Int64[Tensor, " n"] | None = None
+    private: PrivateRound | None = None
 
     exact = False
 
     def weighing(self, examples: Int64[Tensor, " n"]) -> ModularRound:
         return replace(self, examples=examples)
 
+    def noisy_by(self, source: NoiseSource) -> ModularRound:
+        """With noise from there, where privacy asks for any."""
+        return (
+            self if self.private is None else replace(self, private=self.private.noisy_by(source))
+        )
+
     @property
     def bits(self) -> int:
         return self.settings.sum_bits
+
+    @property
+    def least(self) -> int:
+        """Clients without whom a sum is not opened: their noise would be missing."""
+        return 1 if self.private is None else self.private.levels.least
 
     @property
     def clip(self) -> int:
@@ -163,7 +220,7 @@ class ModularRound:
         """Row i as client clients[i] sends it. Numbers that are not finite are sent as zeros."""
         rows, clients = checked_rows(rows, key, clients)
         layout, examples = Layout.of(rows.shape[1]), self.examples
-        if examples is None:
+        if examples is None or self.private is not None:  # nobody may weigh more than the clip
             examples = torch.ones(len(rows), dtype=torch.int64, device=rows.device)
         else:
             rows = rows * examples[:, None].float()
@@ -173,22 +230,35 @@ class ModularRound:
         most = self.clip * step
         clipped = (cells.abs() > most).sum()
         cells = cells.nan_to_num_(nan=0.0).clamp_(-most, most)
-        levels = (
-            kernels_for(rows.device)
-            .round_places(cells, step.expand(len(rows)).contiguous(), torch.int16, key, clients)
-            .clamp_(-self.clip, self.clip)
-        )
+        if self.private is None:
+            steps = step.expand(len(rows)).contiguous()
+            levels = kernels_for(rows.device).round_places(cells, steps, torch.int16, key, clients)
+            levels = levels.clamp_(-self.clip, self.clip)
+        else:
+            levels = self.private.bounded(cells, step, self.clip, key, clients)
+            levels = self.private.with_noise(levels, clients)
         return LevelRows(self, layout, levels, examples, clipped, signs)
 
-    def open(self, levels: Int64[Tensor, " cells"], weight: int | Tensor, layout: Layout) -> Opened:
-        """From a sum of levels, whether modulo 2^b or not, and the sum of weights."""
+    def open(
+        self,
+        levels: Int64[Tensor, " cells"],
+        weight: int | Tensor,
+        layout: Layout,
+        arrived: int | None = None,
+    ) -> Opened:
+        """From a sum of levels, whether modulo 2^b or not, and the sum of weights.
+
+        arrived: how many clients are in it, if not as many as were asked.
+        """
         centred = self.centred(levels)
         device = levels.device
         step = self.step_on(device)
         probability = self.settings.wrap_probability
-        seen = look(step.double(), centred, layout, self.bits, probability, self.clients)
-        if self.settings.sum_step:
-            seen = seen._replace(next_step=step.double(), usable=torch.ones_like(seen.usable))
+        seen = look(step.double(), centred, layout, self.bits, probability, self.clients, arrived)
+        if self.settings.sum_step or self.private is not None:
+            are_enough = self.private is None or arrived is None or arrived >= self.least
+            usable = torch.full_like(seen.usable, are_enough)
+            seen = seen._replace(next_step=step.double(), usable=usable)
         cells = centred.float() * torch.where(seen.usable, step / weight, 0.0)
         mean = rotate_back(cells[None], signs_of(layout, self.key, device), layout)[0]
         return Opened(mean, seen, (levels != centred).sum(), layout.cells)
@@ -220,7 +290,13 @@ class LevelRows:
     signs: Tensor
 
     def sum(self) -> Int64[Tensor, " cells"]:
-        return self.levels.sum(dim=0, dtype=torch.int64)
+        sums = kernels_for(self.levels.device).sum_levels
+        ones = torch.ones(EXACT_ROWS, device=self.levels.device)
+        total = torch.zeros(self.layout.cells, dtype=torch.int64, device=self.levels.device)
+        for first in range(0, len(self.levels), EXACT_ROWS):
+            part = self.levels[first : first + EXACT_ROWS]
+            total += sums(part, ones[: len(part)]).long()
+        return total
 
     def dequantise(self) -> Float32[Tensor, "n count"]:
         step = self.round.step_on(self.levels.device)

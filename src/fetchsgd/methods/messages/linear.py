@@ -101,7 +101,7 @@ class LinearMessage(_Stateless):
         memory: Memory | None,  # noqa: ARG002
     ) -> Sum:
         n = len(vectors)
-        if upload.limit is not None:
+        if upload.limit is not None and upload.quantiser.exact:
             return self._merge_limited(vectors, shares, upload, upload.limit)
         if upload.quantiser.exact:
             # The sum of the messages is the message of the sum, of which there is only one.
@@ -109,7 +109,10 @@ class LinearMessage(_Stateless):
                 self.compress(shares @ vectors, upload.round), *self.exact_cost(n, upload.quantiser)
             )
         rows = self._compressed(vectors, upload.round)
-        rounded = upload.quantiser.round_rows(rows.flatten(1), upload.key, clients)
+        sent = rows.flatten(1)
+        if upload.limit is not None:
+            sent = clip(sent, upload.limit.longest).rows
+        rounded = upload.quantiser.round_rows(sent, upload.key, clients)
         if self.watcher is not None:
             self.watcher(vectors, rows, Rounded(rounded, shares))
         if isinstance(rounded, LevelRows):

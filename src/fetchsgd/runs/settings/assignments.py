@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.named import did_you_mean
-from fetchsgd.runs.settings.parts import PARTS
+from fetchsgd.runs.settings.parts import PARTS, Part
 from fetchsgd.runs.settings.synonyms import in_our_words
 from fetchsgd.runs.toml_files import Settings
 
@@ -68,7 +69,7 @@ def _locate(name: str, known: Settings) -> tuple[str, str]:
             return section, name
     keys = [key for values in known.values() for key in values]
     elsewhere = [hint for section in known if (hint := _elsewhere(section, name, known))]
-    hint = elsewhere[0] if elsewhere else in_our_words(name) or did_you_mean(name, keys)
+    hint = elsewhere[0] if elsewhere else in_our_words(name) or _alike(name, keys, PARTS)
     raise UserError(f"there is no setting {name!r}{hint}")
 
 
@@ -85,7 +86,8 @@ def refuse_unknown(given: Settings, known: Settings) -> None:
         for key in values:
             if key not in known[section]:
                 hint = _elsewhere(section, key, known) or _in_another(section, key, known)
-                hint = hint or in_our_words(key) or did_you_mean(key, known[section])
+                parts = [part for part in PARTS if part.section == section]
+                hint = hint or in_our_words(key) or _alike(key, known[section], parts)
                 raise UserError(f"there is no setting {section}.{key}{hint}")
 
 
@@ -97,6 +99,18 @@ def _elsewhere(section: str, key: str, known: Settings) -> str:
             if hint:
                 return f": {hint}"
     return ""
+
+
+def _alike(key: str, known: Iterable[str], parts: Iterable[Part]) -> str:
+    """The end of that sentence where the key is written almost as one that there is."""
+    known = list(known)
+    if not get_close_matches(key, known, 1):
+        for part in parts:
+            options = {option for name in part.known for option in part.options(name)}
+            for close in get_close_matches(key, options, 1):
+                owners = " or ".join(map(repr, part.owners(close)))
+                return f"; did you mean {close!r}, which {part.setting} = {owners} has?"
+    return did_you_mean(key, known)
 
 
 def _in_another(section: str, key: str, known: Settings) -> str:

@@ -193,6 +193,37 @@ MEANINGS: dict[str, Meaning] = {
         "the mean magnitude of a level over all clients; smaller is shorter", 2**-16, 2**8
     ),
     "upload.rate": Meaning("bits of a number: 1, 2, 3, 4, or less than 1", 1 / 4096, 4),
+    "upload.sum": Meaning(
+        "what the server sees: each message ('plain'), or sums modulo 2^b alone ('modular')"
+    ),
+    "upload.sum_bits": Meaning("b, the bits of a cell of a sum", 4, 16),
+    "upload.wrap_probability": Meaning(
+        "how likely a cell of a sum may be too large for b bits; steps are as fine as this allows",
+        1e-12,
+        0.1,
+    ),
+    "upload.sum_step": Meaning("the step of all rounds; 0 learns it from the sums", 0),
+    "upload.first_step": Meaning(
+        "the step of the first round, where learning begins", 0, above=True
+    ),
+    "upload.sum_clip": Meaning(
+        "the most that a client may add to a cell, as a part of what a sum can hold; 0 takes 2 "
+        "over the root of the number of clients",
+        0,
+        1,
+    ),
+    "upload.secure": Meaning(
+        "sum by secure aggregation in a federation; a simulation counts its keys and shares"
+    ),
+    "upload.colluding": Meaning(
+        "the part of a cohort that may work with the server against the others", 0, 0.5, below=True
+    ),
+    "upload.dropping": Meaning(
+        "the part of a cohort that may drop out of a round without ending it", 0, 0.5, below=True
+    ),
+    "upload.security_bits": Meaning(
+        "s: those who collude learn more than the sum with a probability of 2^-s a round", 1, 128
+    ),
     "download.grid": Meaning("which values weights may take, and so what changes cost"),
     "download.step": Meaning(
         "size of a step, as a part of the standard deviation of a tensor's first weights",

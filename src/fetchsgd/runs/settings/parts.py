@@ -58,9 +58,13 @@ class Part:
         """The options with their defaults, or REQUIRED."""
         return defaults_of(self.find(name), self.not_options)
 
+    def owners(self, key: str) -> list[str]:
+        """The classes that have this option."""
+        return [name for name in self.known if key in self.options(name)]
+
     def not_an_option(self, key: str, name: str) -> str:
         """Which other classes have an option that this one has not; empty if none has."""
-        owners = [other for other in self.known if key in self.options(other)]
+        owners = self.owners(key)
         if not owners or name in owners:
             return ""
         name = f"{self.setting} = {name!r}" if self is SUM else name

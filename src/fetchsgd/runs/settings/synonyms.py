@@ -46,6 +46,9 @@ SYNONYMS: dict[str, str] = {
         ("clipnorm", "maxgradnorm", "gradclip", "clipping", "gradientclip"), "local.clip"
     ),
     **dict.fromkeys(("numbits", "nbits", "quantization", "quantizationbits"), "upload.bits"),
+    **dict.fromkeys(("modulusbits", "sumbits", "ringbits", "modulus"), "upload.sum_bits"),
+    **dict.fromkeys(("secagg", "secaggplus", "secureaggregation"), "upload.secure"),
+    **dict.fromkeys(("dropoutrate", "dropoutfraction"), "upload.dropping"),
     **dict.fromkeys(("noisemultiplier", "sigma", "dpsigma"), "privacy.noise"),
     **dict.fromkeys(("targetepsilon", "dpepsilon", "eps"), "privacy.epsilon"),
     **dict.fromkeys(("l2normclip", "clippingnorm", "dpclip"), "privacy.clip"),

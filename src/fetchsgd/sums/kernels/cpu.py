@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int32
 from torch import Tensor
 
-from fetchsgd.sums.kernels.cpu_loops import GROUP, WIDTH, rotate_group
+from fetchsgd.sums.kernels import cpu_loops as loops
+from fetchsgd.sums.kernels.cpu_lanes import LANES
 from fetchsgd.sums.layout import Layout
 from fetchsgd.threads import run_in_order
 
-BEFORE, AFTER = 1, 2  # when signs are applied
+WIDTH = 128  # columns of a tile, at most; fewer are moved in pieces that are too short
+TASKS = 4  # for each thread
 
 
 def rotate(
@@ -22,10 +23,7 @@ def rotate(
 ) -> Float32[Tensor, "n cells"]:
     """Signs, then the Hadamard matrix of each block."""
     out = torch.empty(len(rows), layout.cells)
-    near, far = _groups(layout)
-    _pass(out, rows, signs, layout, 1, near, BEFORE, last=far == 1)
-    if far > 1:
-        _pass(out, out, signs, layout, near, far, 0, last=True)
+    _rotate(out, rows, signs, layout, loops.BEFORE)
     return out
 
 
@@ -34,45 +32,30 @@ def rotate_back(
 ) -> Float32[Tensor, "n count"]:
     """The Hadamard matrix, which is its own inverse, then signs."""
     out = torch.empty(len(rows), layout.count)
-    near, far = _groups(layout)
-    if far == 1:
-        _pass(out, rows, signs, layout, 1, near, AFTER, last=True)
-        return out
-    between = torch.empty_like(rows)
-    _pass(between, rows, signs, layout, 1, near, 0, last=False)
-    _pass(out, between, signs, layout, near, far, AFTER, last=True)
+    _rotate(out, rows, signs, layout, loops.AFTER)
     return out
 
 
-def _groups(layout: Layout) -> tuple[int, int]:
-    """Rows of a group of neighbours, and of a group of those that are so far apart."""
-    near = min(layout.block, GROUP)
-    return near, layout.block // near
+def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, flips: int) -> None:
+    target, source, (block, blocks) = out.numpy(), rows.numpy(), (layout.block, layout.blocks)
+    words = np.append(signs.numpy(), np.zeros(2, np.int32))
+    scale = np.float32(1 / math.sqrt(block))
+    width = max(min(WIDTH, blocks // LANES * LANES), LANES)
+    tiles = len(rows) * (1 if blocks < LANES else -(-blocks // width))
+    step = max(tiles // (TASKS * torch.get_num_threads()), 1)
 
+    def rotate_some(first: int) -> None:
+        last = min(first + step, tiles)
+        if blocks < LANES:
+            buffer = np.empty(layout.cells, dtype=np.float32)
+            loops.rotate_narrow(
+                target, source, words, blocks, block, flips, scale, buffer, first, last
+            )
+            return
+        tile = np.empty(loops.tile_cells(block, width), dtype=np.float32)
+        loops.rotate_tiles(
+            target, source, words, blocks, block, width, flips, scale, tile, first, last
+        )
 
-def _pass(
-    out: Tensor,
-    rows: Tensor,
-    signs: Tensor,
-    layout: Layout,
-    stride: int,
-    size: int,
-    flips: int,
-    last: bool,
-) -> None:
-    """Butterflies of all groups of `size` rows of the matrix that are `stride` apart."""
-    target, source = out.numpy().view(np.uint32), rows.numpy().view(np.uint32)
-    words = np.append(signs.numpy(), np.zeros(1, np.int32))
-    scale = np.float32(1 / math.sqrt(layout.block) if last else 1)
-
-    def rotate_some(task: tuple[int, int]) -> None:
-        row, group = task
-        first = group // stride * stride * size + group % stride
-        buffer = np.empty(size * WIDTH, dtype=np.float32)
-        rotate_group(
-            target[row], source[row], words, layout.blocks, first, stride, size, flips, scale,
-            buffer,
-        )  # fmt: skip
-
-    tasks = product(range(len(rows)), range(layout.block // size))
-    list(run_in_order(rotate_some, tasks, rows.numel()))
+    if layout.cells:
+        list(run_in_order(rotate_some, range(0, tiles, step), rows.numel()))

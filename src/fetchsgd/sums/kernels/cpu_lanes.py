@@ -1,7 +1,8 @@
-"""Eight neighbouring columns at once, in vector instructions.
+"""Sixteen neighbouring columns at once, in vector instructions.
 
 Left to itself, numba cannot know that the rows of a butterfly do not overlap, and adds number by
-number. The number of rows, 2, 4 or 8, is the length of the tuple `rows`, which is part of its type.
+number. The number of rows, 2, 4, 8 or 16, is the length of the tuple `rows`, which is part of its
+type.
 
 Numba's cache on disk looks at the file of a loop alone: touch cpu_loops.py after a change here.
 """
@@ -16,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-LANES = 8
+LANES = 16
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 BITS = ir.VectorType(ir.IntType(32), LANES)
 
@@ -50,25 +51,32 @@ def butterfly_lanes(typing, buffer, at, apart, rows):
 
 
 @intrinsic
-def flip_lanes(typing, out, at, source, start, signs):
-    """`out[at + i]` becomes the bits `source[start + i]`, negated where bit i of `signs` is set."""
+def move_lanes(typing, out, at, source, start, signs, scale):
+    """`out[at + i]` becomes `source[start + i]` times `scale`, negated where bit i is set."""
 
     def build(context, builder, signature, values):
         pointers = []
         for array, place in ((0, 1), (2, 3)):
             found = context.make_array(signature.args[array])(context, builder, values[array])
             element = builder.gep(found.data, [values[place]])
-            pointers.append(builder.bitcast(element, BITS.as_pointer()))
-        spread = ir.Constant(BITS, ir.Undefined)
-        for i in range(LANES):
-            spread = builder.insert_element(spread, values[4], ir.Constant(ir.IntType(32), i))
+            pointers.append(builder.bitcast(element, VECTOR.as_pointer()))
+        spread = _spread(builder, values[4], BITS)
         # The bit of each lane moved to the top, where the sign is.
         shifts = ir.Constant(BITS, [31 - i for i in range(LANES)])
         top = ir.Constant(BITS, [0x80000000] * LANES)
         flips = builder.and_(builder.shl(spread, shifts), top)
-        cells = builder.xor(builder.load(pointers[1], align=4), flips)
-        builder.store(cells, pointers[0], align=4)
+        cells = builder.load(pointers[1], align=4)
+        cells = builder.fmul(cells, _spread(builder, values[5], VECTOR))
+        flipped = builder.xor(builder.bitcast(cells, BITS), flips)
+        builder.store(builder.bitcast(flipped, VECTOR), pointers[0], align=4)
         return context.get_dummy_value()
 
     index = types.int64
-    return types.void(out, index, source, index, types.uint32), build
+    return types.void(out, index, source, index, types.uint32, types.float32), build
+
+
+def _spread(builder, value, kind):
+    """The same in all lanes."""
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.IntType(32)(0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)

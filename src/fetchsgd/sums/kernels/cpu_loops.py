@@ -1,9 +1,12 @@
 """The inner loops of the rotation on a CPU, compiled by numba and cached on disk.
 
-Butterflies are done for groups of up to 64 rows, some columns at a time, in a buffer that stays in
-the first cache: first groups of neighbours, then groups of rows that are 64 apart. Three steps of
-butterflies go over eight rows in one pass. None of this changes the order of additions. Loops over
-columns have a fixed length, so that they become plain vector instructions.
+Some columns of the matrix are moved into a tile that stays in a cache. All their
+butterflies are done there, four steps over sixteen rows at a time in registers, and they are moved
+out: memory is read once and written once. Where rows end within a tile, it begins so much earlier.
+None of this changes the order of additions.
+
+A matrix of less than sixteen columns lies in memory as one of so many times as many columns and
+fewer rows: what is left are the butterflies of rows that have become one, number by number.
 """
 
 from __future__ import annotations
@@ -11,13 +14,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fetchsgd.sums.kernels.cpu_lanes import LANES, butterfly_lanes, flip_lanes
+from fetchsgd.sums.kernels.cpu_lanes import LANES, butterfly_lanes, move_lanes
 
-WIDTH = 32
-GROUP = 64
+BEFORE, AFTER = 1, 2  # when signs are applied
+GROUP = 16  # rows
 
 _32 = np.uint64(32)
-_31 = np.uint32(31)
 _1 = np.uint32(1)
 
 
@@ -28,68 +30,143 @@ def _signs(words, t):
     return np.uint32((low | high << _32) >> np.uint64(t & 31))
 
 
-@njit(nogil=True, cache=True)
-def _step(buffer, half, rows):
-    """The butterflies of rows that are `half` apart, then 2 `half`, up to as many rows."""
-    h = half * WIDTH
-    for first in range(0, buffer.size, len(rows) * h):
-        for at in range(first, first + h, LANES):
-            butterfly_lanes(buffer, at, h, rows)
+@njit(nogil=True, cache=True, inline="always")
+def _place(row, width):
+    """Of a row in a tile: rows that are 256 apart would be in each other's way in a cache."""
+    return (row + (row >> 8)) * width
 
 
 @njit(nogil=True, cache=True)
-def _butterflies(buffer, rows):
-    """All steps of a group, from neighbours on."""
+def tile_cells(block, width):
+    return _place(block, width)
+
+
+@njit(nogil=True, cache=True)
+def _one(signs, i):
+    return np.float32(-1) if (signs >> np.uint32(i)) & _1 else np.float32(1)
+
+
+@njit(nogil=True, cache=True)
+def _load(tile, at, row, start, width, words, flips):
+    """Columns of a row of the matrix. What lies behind the end is zero, negated as well."""
+    if start + width <= row.size:
+        for j in range(0, width, LANES):
+            signs = _signs(words, start + j) if flips else np.uint32(0)
+            move_lanes(tile, at + j, row, start + j, signs, np.float32(1))
+        return
+    for j in range(width):
+        found = row[start + j] if start + j < row.size else np.float32(0)
+        tile[at + j] = found * _one(_signs(words, start + j), 0) if flips else found
+
+
+@njit(nogil=True, cache=True)
+def _store(out, start, tile, at, width, words, flips, scale):
+    if start + width <= out.size:
+        for j in range(0, width, LANES):
+            signs = _signs(words, start + j) if flips else np.uint32(0)
+            move_lanes(out, start + j, tile, at + j, signs, scale)
+        return
+    for j in range(min(width, out.size - start)):
+        found = scale * tile[at + j]
+        out[start + j] = found * _one(_signs(words, start + j), 0) if flips else found
+
+
+@njit(nogil=True, cache=True)
+def _butterflies(tile, at, apart, rows, width):
+    """Of rows that begin `apart` numbers from each other."""
+    if rows == 16:
+        for j in range(at, at + width, LANES):
+            butterfly_lanes(tile, j, apart, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+    elif rows == 8:
+        for j in range(at, at + width, LANES):
+            butterfly_lanes(tile, j, apart, (0, 0, 0, 0, 0, 0, 0, 0))
+    elif rows == 4:
+        for j in range(at, at + width, LANES):
+            butterfly_lanes(tile, j, apart, (0, 0, 0, 0))
+    elif rows == 2:
+        for j in range(at, at + width, LANES):
+            butterfly_lanes(tile, j, apart, (0, 0))
+
+
+@njit(nogil=True, cache=True)
+def _last_rows(block):
+    """How many rows the last butterflies are of."""
+    while block > GROUP:
+        block = -(-block // GROUP)
+    return block
+
+
+@njit(nogil=True, cache=True)
+def rotate_tile(out, row, words, blocks, block, column, width, flips, scale, tile):
+    """All butterflies of columns [column, column + width) of one client's matrix."""
+    last = _last_rows(block)
+    stride = block // last
+    for first in range(0, block, GROUP):
+        some = min(GROUP, block - first)
+        for r in range(first, first + some):
+            start = r * blocks + column
+            _load(tile, _place(r, width), row, start, width, words, flips == BEFORE)
+        if stride > 1:
+            _butterflies(tile, _place(first, width), width, some, width)
+    between = GROUP
+    while between < stride:
+        for high in range(0, block, between * GROUP):
+            for low in range(high, high + between):
+                apart = _place(low + between, width) - _place(low, width)
+                _butterflies(tile, _place(low, width), apart, GROUP, width)
+        between *= GROUP
+    apart = _place(stride, width)
+    for low in range(stride):
+        _butterflies(tile, _place(low, width), apart, last, width)
+        for r in range(low, block, stride):
+            start = r * blocks + column
+            if start < out.size:
+                _store(out, start, tile, _place(r, width), width, words, flips == AFTER, scale)
+
+
+@njit(nogil=True, cache=True)
+def rotate_tiles(out, rows, words, blocks, block, width, flips, scale, tile, first, last):
+    """Tiles [first, last) of all clients' matrices, counted client by client."""
+    tiles = -(-blocks // width)
+    for i in range(first, last):
+        column = min(i % tiles * width, blocks - width)
+        client = i // tiles
+        rotate_tile(
+            out[client], rows[client], words, blocks, block, column, width, flips, scale, tile
+        )
+
+
+@njit(nogil=True, cache=True)
+def _near(buffer, blocks, rows):
+    """The butterflies of `rows` neighbouring rows, number by number."""
     half = 1
-    while 4 * half < rows:
-        _step(buffer, half, (0, 0, 0, 0, 0, 0, 0, 0))
-        half *= 8
-    if 2 * half < rows:
-        _step(buffer, half, (0, 0, 0, 0))
-    elif half < rows:
-        _step(buffer, half, (0, 0))
+    while half < rows:
+        apart = half * blocks
+        for first in range(0, buffer.size, 2 * apart):
+            for j in range(first, first + apart):
+                a, b = buffer[j], buffer[j + apart]
+                buffer[j], buffer[j + apart] = a + b, a - b
+        half *= 2
 
 
 @njit(nogil=True, cache=True)
-def _move(target, at, source, start, inside, signs):
-    """Bits of so many cells of a row, negated where `signs` says so."""
-    whole = inside - inside % LANES
-    for j in range(0, whole, LANES):
-        flip_lanes(target, at + j, source, start + j, np.uint32(signs >> np.uint32(j)))
-    for j in range(whole, inside):
-        flip = np.uint32(((signs >> np.uint32(j)) & _1) << _31)
-        target[at + j] = source[start + j] ^ flip
-
-
-@njit(nogil=True, cache=True)
-def _fill(target, at, inside, signs):
-    """What lies behind the last cell: zeros, which are negated as well; -0 is not 0 to the bit."""
-    for j in range(inside, WIDTH):
-        target[at + j] = np.uint32(((signs >> np.uint32(j)) & _1) << _31)
-
-
-@njit(nogil=True, cache=True)
-def rotate_group(out, row, words, blocks, first, stride, rows, flips, scale, buffer):
-    """Butterflies of `rows` rows of the matrix, from `first` on and `stride` apart.
-
-    flips: 1 to apply signs before, 2 after. Numbers are given and written as bits.
-    """
-    bits, none = buffer.view(np.uint32), np.uint32(0)
-    for column in range(0, blocks, WIDTH):
-        width = min(WIDTH, blocks - column)
-        for r in range(rows):
-            start = (first + r * stride) * blocks + column
-            inside = max(min(width, row.size - start), 0)
-            signs = _signs(words, start) if flips == 1 else none
-            _move(bits, r * WIDTH, row, start, inside, signs)
-            if inside < WIDTH:
-                _fill(bits, r * WIDTH, inside, signs)
-        _butterflies(buffer, rows)
-        if scale != 1:
-            for j in range(buffer.size):
-                buffer[j] *= scale
-        for r in range(rows):
-            start = (first + r * stride) * blocks + column
-            inside = max(min(width, out.size - start), 0)
-            signs = _signs(words, start) if flips == 2 else none
-            _move(out, start, bits, r * WIDTH, inside, signs)
+def rotate_narrow(out, rows, words, blocks, block, flips, scale, buffer, first, last):
+    """Clients [first, last), whose matrices have few columns. buffer: for all of one's cells."""
+    near = min(GROUP, block)
+    width, count = near * blocks, block // near
+    for client in range(first, last):
+        row, target = rows[client], out[client]
+        for t in range(buffer.size):
+            found = row[t] if t < row.size else np.float32(0)
+            buffer[t] = found * _one(_signs(words, t), 0) if flips == BEFORE else found
+        _near(buffer, blocks, near)
+        done = 1
+        while done < count:
+            some = min(GROUP, count // done)
+            for high in range(0, count, done * some):
+                for low in range(high, high + done):
+                    _butterflies(buffer, low * width, done * width, some, width)
+            done *= some
+        for t in range(target.size):
+            found = scale * buffer[t]
+            target[t] = found * _one(_signs(words, t), 0) if flips == AFTER else found
