@@ -1,4 +1,5 @@
 """How small the groups are that a dishonest server learns of, whatever it tells clients.
+
 A model of the rules by which clients reveal shares, without cryptography: the server tells arcs of
 the ring different lists of survivors, colluding clients sign all of them and give both their
 shares. docs/privacy.md says that nobody's two secrets come together, and that what is learnt are
