@@ -9,13 +9,21 @@ from scipy.stats import chi2
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, lines, train, weights
-from flower.secretly import Sums, own_folder, phase_of, quick_folder, secret_federation
+from flower.federations import counts, federation, lines, train, train_until_killed, weights
+from flower.secretly import (
+    Sums,
+    node_config,
+    own_folder,
+    phase_of,
+    quick_folder,
+    secret_federation,
+)
 
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.messages import SecureReply
 from fetchsgd.exchange.totals import MOST_LOSS, from_totals, to_totals
 from fetchsgd.flower.protocol import from_records
+from fetchsgd.flower.secure_participant import SecureParticipant
 from fetchsgd.flower.secure_show import cells_of
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.secure import planes, protocol_bytes
@@ -127,7 +135,7 @@ def test_nothing_is_left_of_a_round_but_what_was_signed(folder):
     train(secret_federation(folder / "run"))
     state = folder / "state"
     kept = {path.suffix for path in state.iterdir()}
-    assert kept == {".journal", ".safetensors"}
+    assert kept == {".journal", ".lock", ".safetensors"}
 
 
 def test_a_clients_part_is_readable_by_its_owner_alone(folder):
@@ -157,7 +165,7 @@ def test_a_clients_part_is_readable_by_its_owner_alone(folder):
         ({"federation__examples_factor": 3.0}, "examples_factor looks at single replies"),
         ({"federation__directory": ""}, "needs every client's public key"),
         ({"federation__directory": "/none/such"}, "cannot read the directory"),
-        ({"upload__dropping": 0.6}, "a cohort of 6 clients does not go with"),
+        ({"upload__dropping": 0.45}, "a cohort of 6 clients does not go with"),
         ({"train__clients_per_round": 5}, "a cohort of 2 clients does not go with"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -171,11 +179,10 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence(more, sentence, folder):
     ("config", "sentence"),
     [
         ({"state": None}, "needs a folder in which this client keeps what it has signed"),
-        ({"identity": None}, "identity is missing"),
         ({"directory": None}, "directory is missing"),
-        ({"identity": "keys/client-1"}, "another key for client 0"),
         ({"secure-clients": 7}, "a cohort of 6 is smaller than 7 clients"),
         ({"secure-colluding": 0.5}, "less than a fraction of 0.5"),
+        ({"secure-group": 6}, "could learn sums of"),
         ({"secure-clients": "many"}, "secure-clients in the node config must be a whole number"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -187,13 +194,21 @@ def test_a_node_that_lacks_something_says_so_and_is_left_out(config, sentence, f
     for name, value in config.items():
         node.pop(name, None)
         if value is not None:
-            is_path = isinstance(value, str) and "/" in value
-            node[name] = str(folder / value) if is_path else value
+            node[name] = value
     with caplog.at_level("WARNING", "flwr.fetchsgd"):
         result = train(grid)
     assert counts(result)["failed"] == 1
     assert counts(result)["replies"] == 5
     assert sentence in caplog.text
+
+
+def test_a_client_must_have_its_own_key(folder):
+    config = node_config(folder / "run", 0)
+    with pytest.raises(UserError, match="another key for client 0"):
+        SecureParticipant.of(0, config | {"identity": str(folder / "keys" / "client-1")})
+    config.pop("identity")
+    with pytest.raises(UserError, match="identity is missing"):
+        SecureParticipant.of(0, config)
 
 
 def test_a_node_may_insist_on_secure_aggregation(tmp_path):
@@ -212,3 +227,66 @@ def test_weights_and_losses_add_up_as_whole_numbers():
     assert loss == pytest.approx((1.5 - 2.25 + 7 + 3 * MOST_LOSS) / 14)
     with pytest.raises(ValueError, match="weighs from 1"):
         to_totals(0, 1.0)
+
+
+PRIVATE = {
+    "upload__sum_bits": 12, "train__clients_per_round": 6, "privacy__mode": "distributed",
+    "privacy__mechanism": "skellam", "privacy__noise": 0.5, "privacy__clip": 0.5,
+}  # fmt: skip
+
+
+def test_noise_by_the_clients_is_the_simulators(folder, monkeypatch):
+    """With noise from the seed, to the bit; what it costs is counted in sums of each client."""
+    sums = Sums(monkeypatch)
+    more = PRIVATE | {"privacy__random": "seed", "train__epochs": 2.0}
+    grid = secret_federation(folder / "real", **more)
+    result = train(grid)
+    sums.check()
+    settings, _ = read_settings(grid.run_config)
+    expected = Run(settings).execute(folder / "simulated")
+    torch.testing.assert_close(
+        weights(folder / "real"), weights(folder / "simulated"), rtol=1e-5, atol=1e-7
+    )
+    assert result["epsilon"] == expected["epsilon"] > 0
+    assert result["wire_upload_bytes"] == expected["wire_upload_bytes"]
+    assert result["privacy"]["sums"] == 2
+    assert result["train_loss"] is None
+    assert all(levels[1].tolist() == [1, 0] for levels in sums.plain.values())
+
+
+def test_noise_is_secret_and_drawn_anew(folder, monkeypatch):
+    sums = Sums(monkeypatch)
+    for name in ("one", "two"):
+        train(secret_federation(folder / name, **PRIVATE))
+    one, two = (found for _, found in sums.found)
+    assert one.clients == two.clients
+    apart = (one.cells.astype(int) - two.cells + 2048) % 4096 - 2048
+    assert apart.std() > 10
+    central = {"privacy__mode": "central", "privacy__mechanism": "gaussian"}
+    with pytest.raises(UserError, match="'central' is for simulations"):
+        train(secret_federation(folder / "three", **PRIVATE | central))
+
+
+def test_a_client_that_has_spent_its_budget_takes_no_further_part(folder, monkeypatch):
+    """Sums that the server has seen count, also those of a round that was done again."""
+    sums = Sums(monkeypatch)
+    six = {"clients": range(6), "federation__clients": 6, "train__epochs": 6.0}
+    budget = {"privacy__epsilon": 23.0}  # enough for three sums
+    grid = secret_federation(folder / "run", **PRIVATE | six | budget)
+    train_until_killed(grid, 5)  # after the requests of round 0 have left
+    result = train(secret_federation(folder / "run", **PRIVATE | six | budget))
+    assert result["status"] == "finished"
+    assert result["rounds"] == 2
+    assert result["privacy"]["sums"] == 3
+    assert 20 < result["epsilon"] <= 23
+    assert "one more would spend an epsilon of" in result["stopped"]
+    assert sums.places[:2] == [(0, 0), (0, 1)]
+
+
+def test_a_node_may_insist_on_noise(folder, caplog):
+    grid = secret_federation(folder / "run", clients=range(6), federation__clients=6, **PRIVATE)
+    grid.nodes[100].context.node_config["secure-noise"] = 0.7
+    with caplog.at_level("WARNING", "flwr.fetchsgd"):
+        result = train(grid)
+    assert counts(result)["replies"] == 5
+    assert "the run has a noise of 0.5, and this node wants 0.7" in caplog.text

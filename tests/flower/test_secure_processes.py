@@ -70,4 +70,4 @@ def test_a_client_killed_as_it_masks_and_the_server_after_it(tmp_path):
     for secret in keys.glob("client-*"):
         assert secret.read_text().splitlines()[1] not in logs
     left = [path.suffix for folder in tmp_path.glob("state-*") for path in Path(folder).iterdir()]
-    assert sorted(set(left)) == [".journal", ".safetensors"]
+    assert sorted(set(left)) == [".journal", ".lock", ".safetensors"]

@@ -21,6 +21,7 @@ from flower.secretly import (
 )
 
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.messages import SecureWork
 from fetchsgd.flower import secure_work
 from fetchsgd.flower.secure_attempts import Attempts
 from fetchsgd.flower.settings import read_settings
@@ -140,6 +141,19 @@ def test_a_server_killed_in_any_phase_does_the_round_again(looks, folder, sums):
     torch.testing.assert_close(
         weights(folder / "cut"), weights(folder / "whole"), rtol=1e-5, atol=1e-7
     )
+
+
+def test_a_server_that_tells_one_client_another_rate_gets_nothing_of_it(folder, sums, monkeypatch):
+    """All of a round are bound to what their vectors are computed from."""
+    of = SecureWork.of
+
+    def another(work, delivery):
+        return of(replace(work, rate=7 * work.rate) if work.client == 3 else work, delivery)
+
+    monkeypatch.setattr(SecureWork, "of", another)
+    result = train(secret_federation(folder / "run", **SIX))
+    assert sums.clients == [(0, 1, 2, 4, 5)]
+    assert counts(result)["failed"] == 1
 
 
 def test_attempts_are_never_numbered_twice(tmp_path):

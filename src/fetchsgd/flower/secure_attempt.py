@@ -20,6 +20,7 @@ from fetchsgd.exchange.messages import (
 )
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.protocol import from_records
+from fetchsgd.flower.secure_account import Account
 from fetchsgd.flower.secure_show import Show
 from fetchsgd.flower.server_round import MAX_RESENT, Collector
 from fetchsgd.flower.transport import Reply
@@ -36,9 +37,14 @@ class Attempt:
     """
 
     def __init__(
-        self, collector: Collector, dispatch: Dispatch, terms: Terms, directory: Mapping[int, bytes]
+        self,
+        collector: Collector,
+        dispatch: Dispatch,
+        terms: Terms,
+        directory: Mapping[int, bytes],
+        account: Account | None = None,
     ) -> None:
-        self.all, self.dispatch, self.terms = collector, dispatch, terms
+        self.all, self.dispatch, self.terms, self.account = collector, dispatch, terms, account
         self.events, self.clock, self.settings = (
             collector.events, collector.clock, collector.settings,
         )  # fmt: skip
@@ -54,6 +60,8 @@ class Attempt:
     def run(self) -> Sum:
         self.messages = self.server.invitations()
         while self.server.phase < Phase.DONE:
+            if self.server.phase is Phase.REVEAL and self.account is not None:
+                self.account.reveal(self.masked)
             self._phase()
             self.messages = self.server.close()
         assert self.server.result is not None

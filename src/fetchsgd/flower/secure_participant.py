@@ -16,17 +16,19 @@ from fetchsgd.errors import UserError
 from fetchsgd.flower.identities import own_directory, own_identity
 from fetchsgd.flower.secure_state import Kept, SecureFolder, digest_of, secure_folder
 from fetchsgd.secure import Client, Policy, RefusedError, Terms
-from fetchsgd.secure.frames import Kind, read_header
+from fetchsgd.secure.frames import read_header
 from fetchsgd.secure.keys import noise_key
+from fetchsgd.secure.kinds import Kind
 from fetchsgd.secure.messages import read_invitation
 
 # What a node insists on, whatever the server would like; --node-config may say otherwise.
-POLICY = Policy(clients=3, colluding=0.0, dropping=0.5, security_bits=40)
+POLICY = Policy(clients=3, colluding=0.0, dropping=0.5, security_bits=40, group=2)
 POLICY_KEYS = {
     "secure-clients": "clients",
     "secure-colluding": "colluding",
     "secure-dropping": "dropping",
     "secure-bits": "security_bits",
+    "secure-group": "group",
 }
 
 
@@ -84,8 +86,10 @@ class SecureParticipant:
         delivery: bytes,
         cells: UInt32[ndarray, " cells"],
         totals: UInt64[ndarray, " totals"],
+        context: bytes,
     ) -> bytes:
-        state, answer = self.client.mask(self._kept().state, delivery, cells, totals)
+        """`context`: of what the vector was computed from, which must be the same for all."""
+        state, answer = self.client.mask(self._kept().state, delivery, cells, totals, context)
         self.folder.save(Kept(state, digest_of(delivery), answer))
         return answer
 

@@ -8,6 +8,7 @@ invited first. Behind masks nobody can look at a single vector: what is checked 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +18,17 @@ import numpy as np
 import torch
 
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.exchange.agreement import context
 from fetchsgd.exchange.dispatch import Dispatch
 from fetchsgd.exchange.merging import length
 from fetchsgd.exchange.totals import MOST_WEIGHT, NUM_TOTALS, from_totals
 from fetchsgd.flower.membership import how_many, order_of_asking
+from fetchsgd.flower.secure_account import Account, SpentError
 from fetchsgd.flower.secure_attempt import Attempt
 from fetchsgd.flower.secure_attempts import Attempts
 from fetchsgd.flower.server_round import MAX_OVERHEAD, Collector
 from fetchsgd.secure import Sum, Terms, TooFewError, make_terms
-from fetchsgd.secure.frames import Kind
+from fetchsgd.secure.kinds import Kind
 from fetchsgd.secure.sizes import Sizes
 from fetchsgd.server.rounds import Merged, Training
 from fetchsgd.sums import Modular, ModularRound
@@ -38,9 +41,14 @@ class SecureRounds:
     """Everything about secure aggregation that outlives a round."""
 
     def __init__(
-        self, collector: Collector, directory: Mapping[int, bytes], attempts: Attempts
+        self,
+        collector: Collector,
+        directory: Mapping[int, bytes],
+        attempts: Attempts,
+        account: Account | None,
     ) -> None:
         self.all, self.directory, self.attempts = collector, directory, attempts
+        self.account = account
         setup = collector.setup
         self.sums = cast(Modular, setup.quantiser)
         self.layout = Layout.of(setup.method.message.numbers)
@@ -54,7 +62,9 @@ class SecureRounds:
         )
 
     @classmethod
-    def open(cls, collector: Collector, folder: Path, lineage: str) -> SecureRounds:
+    def open(
+        cls, collector: Collector, folder: Path, lineage: str, account: Account | None
+    ) -> SecureRounds:
         """With the directory that the settings name, or a sentence."""
         directory = collector.clients.directory
         if directory is None:
@@ -63,12 +73,14 @@ class SecureRounds:
                 "fetchsgd.flower.keys --clients N`, and give federation.directory = "
                 "'keys/directory.json'"
             )
-        return cls(collector, directory, Attempts(folder, lineage))
+        return cls(collector, directory, Attempts(folder, lineage), account)
 
     def least(self, clients: int) -> int:
         """Survivors of a round that asks for so many clients."""
-        least = self.sums.safety(clients).least
-        return max(least, min(self.all.settings.min_replies, clients))
+        least, levels = self.sums.safety(clients).least, self.all.setup.levels
+        least = max(least, min(self.all.settings.min_replies, clients))
+        # Noise is sized for so many, whatever the last cohort of an epoch would have.
+        return least if levels is None else max(least, levels.least)
 
     def collect(self, training: Training, rate: float) -> Merged:
         """Lines 4 to 10 of Algorithm 1."""
@@ -85,6 +97,9 @@ class _SecureRound:
         expected = self.all.expected
         self.dispatch = Dispatch(training, rate, expected.digest, expected.lineage)
         sampler = self.setup.sampler
+        self._context = context(
+            expected.digest, self.round, rate, self.dispatch.size, training.weights
+        )
         self.order = order_of_asking(sampler, self.round)
         self.enough = len(sampler.cohort(self.round))
         self.least = rounds.least(self.enough)
@@ -131,7 +146,7 @@ class _SecureRound:
 
     def _cohort(self) -> list[int]:
         """Clients that are there and have nothing else to do, or TooFewError."""
-        wanted = min(how_many(self.enough, self.settings.oversample), len(self.order))
+        wanted = max(how_many(self.enough, self.settings.oversample), self.least)
         end = self.all.clock.now() + self.settings.deadline
         while True:
             self.all.look_for_nodes(self.round)
@@ -152,9 +167,18 @@ class _SecureRound:
         known = self.rounds.directory
         return [
             client
-            for client in self.order
+            for client in self._within_budget()
             if client in nodes and client in known and (nodes[client], client) not in busy
         ]
+
+    def _within_budget(self) -> list[int]:
+        account = self.rounds.account
+        if account is None:
+            return self.order
+        found = [client for client in self.order if account.may_take_part(client)]
+        if len(found) < self.least:
+            raise SpentError(account.end)
+        return found
 
     def _terms(self, cohort: list[int]) -> Terms:
         sums = self.rounds.sums
@@ -163,15 +187,18 @@ class _SecureRound:
             terms = make_terms(
                 run, self.round, tuple(cohort), self.rounds.layout.cells, sums.sum_bits,
                 colluding=sums.colluding, dropping=sums.dropping, totals=NUM_TOTALS,
-                attempt=attempt, security_bits=sums.security_bits,
+                attempt=attempt, security_bits=sums.security_bits, context=self._context,
             )  # fmt: skip
-            return replace(terms, least=max(terms.least, self.least))
+            levels = self.setup.levels
+            honest = 0 if levels is None else levels.noise.clients + terms.colluding
+            return replace(terms, least=max(terms.least, self.least, honest))
         except UserError as error:
             raise TooFewError(str(error)) from error
 
     def _sum(self, cohort: list[int]) -> Sum:
         terms = self._terms(cohort)
-        attempt = Attempt(self.all, self.dispatch, terms, self.rounds.directory)
+        rounds = self.rounds
+        attempt = Attempt(self.all, self.dispatch, terms, rounds.directory, rounds.account)
         try:
             return attempt.run()
         finally:
@@ -189,11 +216,13 @@ class _SecureRound:
         # What all weigh the same nobody need say.
         weight = total if by_examples else count
         levels = torch.from_numpy(found.cells.astype(np.int64)).to(self.setup.device)
-        opened = self.quantiser.open(levels, max(weight, 1), self.rounds.layout)
+        opened = self.quantiser.open(levels, max(weight, 1), self.rounds.layout, count)
         numbers, _ = message.exact_cost(count, self.quantiser)
+        is_known = self.setup.levels is None
         return Merged(
             opened.mean.view(message.shape), np.array(found.clients, np.int64), numbers,
-            float(self.up), torch.tensor(loss), bytes_down=float(self.down), opened=opened,
+            float(self.up), torch.tensor(loss if is_known else math.nan),
+            bytes_down=float(self.down), opened=opened, loss_is_known=is_known,
         )  # fmt: skip
 
     def _refusal(self, found: Sum, merged: Merged) -> str:
@@ -205,7 +234,9 @@ class _SecureRound:
         return self.all.admission.check_step(length(merged.mean))
 
     def _close(self, merged: Merged) -> Merged:
-        step = length(merged.mean)
+        step, account = length(merged.mean), self.rounds.account
+        if account is not None:
+            account.private.done = self.round + 1
         self.all.admission.close_round(step)
         self.events.count("replies", len(merged.clients))
         self.events.measure("step_norm", step)

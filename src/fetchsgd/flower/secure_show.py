@@ -9,7 +9,8 @@ from jaxtyping import UInt32
 from numpy import ndarray
 
 from fetchsgd.secure import Sum, Terms, planes
-from fetchsgd.secure.frames import HEADER_BYTES, SIGNATURE_BYTES
+from fetchsgd.secure.frames import HEADER_BYTES
+from fetchsgd.secure.kinds import SIGNATURE_BYTES
 
 log = logging.getLogger("flwr.fetchsgd")
 SHOWN = 12  # cells

@@ -14,7 +14,9 @@ import hashlib
 import logging
 import os
 import struct
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from fetchsgd.secure import ClientState, Journal
 log = logging.getLogger("flwr.fetchsgd")
 MAGIC = b"fetchsgd.secure.1"
 _HEAD = struct.Struct("<32sQ")
+MOST_SECONDS = 24 * 3600.0  # of a round
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,12 @@ class SecureFolder:
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
 
+    def forget_if_old(self) -> None:
+        """What is left of a round that was dropped: its seed opens what the server has seen."""
+        with suppress(OSError):
+            if time.time() - self.path.stat().st_mtime > MOST_SECONDS:
+                self.delete()
+
     def delete(self) -> None:
         """The round is over for this client."""
         self.path.unlink(missing_ok=True)
@@ -108,11 +117,12 @@ class SecureFolder:
             return Journal(path)
         except OSError as error:
             raise UserError(f"cannot keep {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise UserError(
-                f"{path} is damaged: without it this client does not know what it has signed. "
-                "Remove it once the run that it took part in has ended"
-            ) from error
+
+
+def forget_old(node_config: Mapping[str, Any], client: int) -> None:
+    """Asked for whenever the node is greeted."""
+    if isinstance(folder := node_config.get("state"), str):
+        SecureFolder(Path(folder), client).forget_if_old()
 
 
 def secure_folder(node_config: Mapping[str, Any], client: int) -> SecureFolder:

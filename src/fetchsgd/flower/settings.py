@@ -112,10 +112,11 @@ def read_settings(
 
 def _refuse_privacy(config: Config) -> None:
     """What would be promised and not be kept."""
-    if config.privacy.is_on:
+    if config.privacy.mode == "central":
         raise UserError(
-            f"privacy.mode = {config.privacy.mode!r} is for simulations: a federation adds no "
-            "noise yet, and spares and late replies change who takes part; leave it out"
+            "privacy.mode = 'central' is for simulations: in a federation spares and late replies "
+            "change who takes part; take 'distributed', noise by the clients, with secure "
+            "aggregation (upload.sum = 'modular', upload.secure = true)"
         )
     if config.train.sampling == "poisson":
         raise UserError(
