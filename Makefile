@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo demo-federated docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
+.PHONY: setup demo demo-federated demo-private docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
 
 setup: $(READY)
 
@@ -83,6 +83,10 @@ bench-links: setup
 # A real federation on this machine.
 demo-federated: setup
 	$(BIN)/python -m fetchsgd.flower.demo --out runs/demo-federated
+
+# With secure aggregation; says what the server saw.
+demo-private: setup
+	$(BIN)/python -m fetchsgd.flower.demo --private --out runs/demo-private
 
 test-federation: setup
 	$(BIN)/python -m pytest tests/flower -m "federation or not federation"

@@ -24,6 +24,8 @@ def digest(setup: Setup) -> str:
     """A short text that differs where settings, initial weights or frozen ones do."""
     settings = setup.config.settings
     shared = {section: settings[section] for section in SHARED}
+    if setup.config.privacy.is_on:
+        shared["privacy"] = settings["privacy"]
     shared["train"] = {key: settings["train"][key] for key in SHARED_TRAIN}
     shared["task"] = {"name": settings["task"]["name"], "dim": setup.model.dim}
     found = hashlib.sha256(json.dumps(shared, sort_keys=True).encode())

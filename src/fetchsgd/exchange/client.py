@@ -98,6 +98,14 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class Brought:
+    """A client that is up to date: the weights, and what it keeps of them."""
+
+    weights: Float32[Tensor, " dim"]
+    state: ClientState
+
+
+@dataclass(frozen=True)
 class Participant:
     """One client of a run. Its state goes in and comes out; nothing of it is kept here."""
 
@@ -111,12 +119,26 @@ class Participant:
 
         RejectedError for work that no server of this run sends.
         """
-        update = _update(task)
-        # The state of another run says nothing about this one.
-        own = state if state is not None and state.lineage == task.lineage else None
+        own = _of_this_run(task, state)
         pending = Pending.of(own)
         if pending is not None and pending.round == task.round:
             return self._answer(task, pending), state  # asked once more
+        now = self.bring(task, state)
+        if not isinstance(now, Brought):
+            return now
+        memory = self.memory(own, pending, task.merged)
+        done = as_sent(self.setup, compute(now.weights), self.number, task.round, memory, task.size)
+        reply = Pending(task.round, done.examples, done.loss, encode(done.payload))
+        if done.memory is not None:
+            now.state.vectors.update(reply.arrays() | _arrays(done.memory))
+        return self._answer(task, reply), now.state
+
+    def bring(
+        self, task: Work, state: ClientState | None
+    ) -> Brought | tuple[ResendRequest, ClientState | None]:
+        """The weights of the round; or, where the update does not fit, what to ask and to keep."""
+        update = _update(task)
+        own = _of_this_run(task, state)
         held, grid = self.held(own), self.setup.grid
         if not grid.fits(held, update):
             return self._ask(task, 0 if held is None else held.version), state
@@ -131,13 +153,8 @@ class Participant:
                 )
             log.warning("the weights that this client held are not the server's: everything anew")
             return self._ask(task, 0), _without_version(own)
-        memory = self.memory(own, pending, task.merged)
-        done = as_sent(self.setup, compute(weights), self.number, task.round, memory, task.size)
-        reply = Pending(task.round, done.examples, done.loss, encode(done.payload))
-        vectors = {HELD: held.vector.cpu().numpy()}
-        if done.memory is not None:
-            vectors |= reply.arrays() | _arrays(done.memory)
-        return self._answer(task, reply), ClientState(task.lineage, held.version, vectors)
+        kept = {HELD: held.vector.cpu().numpy()}
+        return Brought(weights, ClientState(task.lineage, held.version, kept))
 
     def _answer(self, task: Work, reply: Pending) -> Answer:
         return Answer(
@@ -189,6 +206,11 @@ def _update(task: Work) -> SparseUpdate:
     if not isinstance(update, SparseUpdate) or update.round != task.round:
         raise RejectedError("shape", "the server's payload is not an update to this round")
     return update
+
+
+def _of_this_run(task: Work, state: ClientState | None) -> ClientState | None:
+    """The state of another run says nothing about this one."""
+    return state if state is not None and state.lineage == task.lineage else None
 
 
 def _without_version(state: ClientState | None) -> ClientState | None:

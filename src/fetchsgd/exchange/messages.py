@@ -6,12 +6,18 @@
                        ResendRequest  the update did not fit: this is what I hold
                        Hello          who I am, and what I hold
 
+With secure aggregation a round has five exchanges, of which the third carries the model:
+
+    server -> client   SecureCall     a message of fetchsgd.secure
+                       SecureWork     the delivery, with what Work has
+    client -> server   SecureReply    the answer of fetchsgd.secure; or ResendRequest
+
 Versions are counted as in the ledger: round t starts from version t.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 
@@ -81,3 +87,52 @@ class Hello(Content):
     client: int
     held: int
     signature: bytes = b""  # by the client's key, where the server has challenged it
+
+
+@dataclass(frozen=True)
+class SecureCall(Content):
+    """A message of secure aggregation; its header says of which phase."""
+
+    kind: ClassVar[str] = "secure"
+    lineage: str
+    round: int
+    client: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class SecureWork(Content):
+    """A delivery, and the work whose result is masked: the payload begins with the delivery."""
+
+    kind: ClassVar[str] = "secure-work"
+    digest: str
+    lineage: str
+    round: int
+    client: int
+    rate: float
+    checksum: int
+    merged: int
+    size: float
+    delivery: int  # bytes of the payload
+    payload: bytes
+
+    @classmethod
+    def of(cls, work: Work, delivery: bytes) -> SecureWork:
+        shared = {field.name: getattr(work, field.name) for field in fields(work)}
+        return cls(**shared | {"delivery": len(delivery), "payload": delivery + work.payload})
+
+    def parts(self) -> tuple[Work, bytes]:
+        shared = {field.name: getattr(self, field.name) for field in fields(Work)}
+        delivery, update = self.payload[: self.delivery], self.payload[self.delivery :]
+        return Work(**shared | {"payload": update}), delivery
+
+
+@dataclass(frozen=True)
+class SecureReply(Content):
+    """A client's answer in a phase of secure aggregation."""
+
+    kind: ClassVar[str] = "secure-answer"
+    lineage: str
+    round: int
+    client: int
+    payload: bytes

@@ -16,6 +16,7 @@ Reason = Literal[
     "not_finite",
     "norm",  # far longer than the replies of most clients
     "examples",  # an impossible number of examples
+    "secure",  # no answer of secure aggregation, or a wrong one
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 MAX_SHOWN = 200  # characters

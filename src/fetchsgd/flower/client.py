@@ -12,11 +12,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fetchsgd.errors import UserError
-from fetchsgd.exchange.messages import Greeting, Hello, Work
-from fetchsgd.flower.client_state import keeper
+from fetchsgd.exchange.messages import Content, Greeting, Hello, SecureCall, SecureWork, Work
+from fetchsgd.flower.client_state import Keeper, keeper
 from fetchsgd.flower.identities import own_identity
 from fetchsgd.flower.proofs import how_to_prove, proven
 from fetchsgd.flower.protocol import from_records, to_records
+from fetchsgd.flower.secure_state import forget_old
 
 log = logging.getLogger("flwr.fetchsgd")
 app = ClientApp()
@@ -28,6 +29,7 @@ def introduce(message: Message, context: Context) -> Message:
     client = client_number(context.node_config)
     greeting = from_records(message.content, Greeting)
     kept = keeper(context, client).about()
+    forget_old(context.node_config, client)
     hello = Hello(kept.lineage, client, kept.version)
     if greeting.challenge:
         identity = own_identity(context.node_config, client)
@@ -43,14 +45,31 @@ def introduce(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """A round's work."""
-    from fetchsgd.flower.client_round import take_part
-
+    """A round's work, or one of the five messages of a round with secure aggregation."""
     client = client_number(context.node_config)
-    work = from_records(message.content, Work)
+    asked: Content = from_records(message.content, Work, SecureCall, SecureWork)
     configs = context.run_config, context.node_config
-    answer = take_part(work, client, *configs, keeper(context, client))
+    answer = _answer(asked, client, *configs, keeper(context, client))
     return Message(to_records(answer), reply_to=message)
+
+
+def _answer(
+    asked: Content,
+    client: int,
+    run_config: dict[str, Any],
+    node_config: dict[str, Any],
+    keeper: Keeper,
+) -> Content:
+    if isinstance(asked, SecureCall | SecureWork):
+        from fetchsgd.flower import secure_client
+
+        return secure_client.take_part(asked, client, run_config, node_config, keeper)
+    from fetchsgd.flower import client_round
+
+    assert isinstance(asked, Work)
+    if node_config.get("secure") is True:
+        raise UserError("this node takes part in rounds with secure aggregation alone")
+    return client_round.take_part(asked, client, run_config, node_config, keeper)
 
 
 def client_number(node_config: dict[str, Any]) -> int:

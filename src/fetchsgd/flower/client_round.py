@@ -17,6 +17,7 @@ from fetchsgd.flower.client_state import Keeper
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.flower.work import compute
 from fetchsgd.runs.setup import Setup
+from fetchsgd.sums import Modular
 
 
 def take_part(
@@ -27,6 +28,17 @@ def take_part(
     keeper: Keeper,
 ) -> Answer | ResendRequest:
     """Lines 6 to 8 of Algorithm 1."""
+    setup = setup_for(task, run_config, node_config)
+    if isinstance(setup.quantiser, Modular):
+        raise UserError(
+            "the settings ask for secure aggregation, and the server asks for a message without "
+            "masks; that is refused"
+        )
+    return Client(setup, client, keeper).answer(task)
+
+
+def setup_for(task: Work, run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Setup:
+    """The run as this client knows it, if it is the server's."""
     config, federation = read_settings(run_config, node_config)
     setup = Setup(config, federation.clients)
     if task.digest != digest(setup):
@@ -34,7 +46,7 @@ def take_part(
             "the server has other settings or other initial weights than this client; are the "
             "versions of fetchsgd and torch the same, and the task?"
         )
-    return Client(setup, client, keeper).answer(task)
+    return setup
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """A federation on this machine, in one command: SuperLink, three SuperNodes and a run on digits.
 
     python -m fetchsgd.flower.demo --out runs/demo-federated
+    python -m fetchsgd.flower.demo --private --out runs/demo-private
 
-Everything that Flower writes goes to a temporary folder; the run folder is what stays.
+The second has four clients, secure aggregation and noise by the clients, and says what the server
+saw. Everything that Flower writes goes to a temporary folder; the run folder is what stays.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.extras import how_to_install
@@ -24,11 +27,19 @@ from fetchsgd.flower.processes import Federation
 from fetchsgd.formatting import format_bytes
 
 APP = Path("examples/flower_app")
-NODES = 3
+NODES, PRIVATE_NODES = 3, 4
+ROUNDS, PRIVATE_ROUNDS = 8.0, 4.0
 LIMIT = 900.0  # seconds
+SEEN = "sees of"  # in lines of secure_show.py
+# Sums modulo 2^12 by secure aggregation, with noise; the log shows what the server sees of two.
+PRIVATE = (
+    "task.split=iid task.examples_per_client=100 upload.sum=modular upload.secure=true "
+    "upload.sum_bits=12 privacy.mode=distributed privacy.mechanism=skellam privacy.noise=0.1 "
+    "federation.show=2 federation.phase_deadline=60"
+)
 
 
-def demo(out: Path, app: Path, rounds: float) -> None:
+def demo(out: Path, app: Path, rounds: float | None, private: bool = False) -> None:
     """Start everything, show the run's log, end everything, say what came out."""
     if not (app / "pyproject.toml").exists():
         raise UserError(
@@ -36,13 +47,19 @@ def demo(out: Path, app: Path, rounds: float) -> None:
         )
     if (out / "result.json").exists():
         shutil.rmtree(out)  # of an earlier demo; an unfinished run is resumed
-    settings = {"federation.out": str(out.resolve()), "train.epochs": rounds}
+    nodes, usual = (PRIVATE_NODES, PRIVATE_ROUNDS) if private else (NODES, ROUNDS)
+    settings: dict[str, Any] = {
+        "federation.out": str(out.resolve()), "train.epochs": usual if rounds is None else rounds,
+    }  # fmt: skip
     with (
         tempfile.TemporaryDirectory(prefix="fetchsgd-federation-") as folder,
         Federation(Path(folder)) as federation,
     ):
-        print(f"a SuperLink on {federation.address} and {NODES} SuperNodes", flush=True)
-        federation.start_nodes(NODES)
+        print(f"a SuperLink on {federation.address} and {nodes} SuperNodes", flush=True)
+        if private:
+            settings |= start_private_nodes(federation, Path(folder))
+        else:
+            federation.start_nodes(nodes)
         process = federation.start_run(app, settings)
         shown, end = 0, time.monotonic() + LIMIT
         while True:
@@ -56,6 +73,42 @@ def demo(out: Path, app: Path, rounds: float) -> None:
     if not (out / "result.json").exists():
         raise UserError(f"the run has failed; the log above says why. {out} can be resumed")
     tell(out)
+    if private:
+        tell_what_was_seen(text)
+
+
+def start_private_nodes(federation: Federation, folder: Path) -> dict[str, Any]:
+    """Nodes with keys and folders of their own; and the settings that they need."""
+    from fetchsgd.flower.keys import make_identities
+
+    keys = folder / "keys"
+    make_identities(keys, PRIVATE_NODES)
+    directory = keys / "directory.json"
+    for client in range(PRIVATE_NODES):
+        config = (
+            f'partition-id={client} identity="{keys / f"client-{client}"}" '
+            f'directory="{directory}" state="{folder / f"state-{client}"}" secure=true'
+        )
+        federation.start_node(f"node{client}", config)
+    return {
+        "federation.clients": PRIVATE_NODES, "train.clients_per_round": PRIVATE_NODES,
+        "upload.bits": 32, "train.averaging": "uniform", "method.k": 2000, "method.cols": 2000,
+        "settings": f"{PRIVATE} federation.directory={directory}",
+    }  # fmt: skip
+
+
+def tell_what_was_seen(log: str) -> None:
+    """The last round's lines of secure_show.py."""
+    lines = [line[line.index("what ") :] for line in log.splitlines() if SEEN in line]
+    print("\nIn the last round:")
+    for line in lines[-3:]:
+        print(f"  {line}")
+    print(
+        "Each client's numbers are hidden by masks that cancel in the sum alone, and one client in "
+        "the sum by noise.\nOf four clients, noise that promises a small epsilon would hide what "
+        "they have in common, too: it takes hundreds.\ndocs/privacy.md says what is protected, "
+        "against whom."
+    )
 
 
 def tell(out: Path) -> None:
@@ -67,21 +120,25 @@ def tell(out: Path) -> None:
         measured, ledger = format_bytes(counts[name]), format_bytes(result[f"wire_{way}_bytes"])
         times = result[f"wire_{way}_compression"]
         print(f"{way}: {measured} measured, {ledger} in the ledger, {times:.3g}x less than float32")
+    if "epsilon" in result:
+        print(f"epsilon {result['epsilon']:.3g} at delta {result['delta']:g}")
     print(f"the run folder is {out}; `fetchsgd report {out}` makes a page of it")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fetchsgd.flower.demo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, default=Path("runs/demo-federated"))
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--app", type=Path, default=APP)
-    parser.add_argument("--rounds", type=float, default=8.0)
+    parser.add_argument("--rounds", type=float)
+    parser.add_argument("--private", action="store_true", help="with secure aggregation")
     given = parser.parse_args()
+    out = given.out or Path("runs/demo-private" if given.private else "runs/demo-federated")
     if find_spec("flwr") is None:
         sys.exit(f"error: {how_to_install('flwr')}")
     signal.signal(signal.SIGTERM, _stop)  # so that all processes are ended then as well
     try:
-        demo(given.out, given.app, given.rounds)
+        demo(out, given.app, given.rounds, given.private)
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from torch import Tensor
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.exchange.agreement import digest
 from fetchsgd.flower.events import Events
+from fetchsgd.flower.secure_account import Account, SpentError
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Transport
@@ -30,9 +31,12 @@ from fetchsgd.runs.checkpoint import Tensors, load_checkpoint
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line
 from fetchsgd.runs.lock import alone_in
-from fetchsgd.runs.recorder import Evaluation, Pace, Recorder, open_folder, unless_diverged
+from fetchsgd.runs.private_modes import Distributed, private
+from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, open_folder, unless_diverged
 from fetchsgd.runs.setup import Setup
-from fetchsgd.server.rounds import Training, train_rounds
+from fetchsgd.runs.sums import SumsRecord
+from fetchsgd.server.rounds import Clients, Merged, Training, train_rounds
+from fetchsgd.sums import Modular
 
 log = logging.getLogger("flwr.fetchsgd")
 ABOUT = "federation.json"
@@ -67,43 +71,81 @@ def federate(
         training = training if found is None else found.training
         folder.start(training.round)
         events = Events(folder.last_line)
-        beside = FederationLog(events, settings)
+        beside: dict[str, Beside] = {"federation": FederationLog(events, settings)}
+        sums = SumsRecord(setup.device, counted=False)
+        is_secure = isinstance(setup.quantiser, Modular)
+        if is_secure:
+            beside["sums"] = sums
+        account = _account(setup, out)
+        if account is not None:
+            beside["privacy"] = account
         test = partial(_evaluate, setup, setup.test_data())
-        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside={"federation": beside})
+        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside=beside)
         if found is not None:
             events.count("resumed")
             recorder.resume(found)
         clock = clock or Clock()
         transport = Transport(grid, events, clock.now)
-        collector = Collector(
-            setup, settings, digest(setup), lineage(out), transport, events, clock
-        )
+        name = lineage(out)
+        collector = Collector(setup, settings, digest(setup), name, transport, events, clock)
         try:
-            return _train(setup, training, collector, recorder)
+            collect = collector.collect
+            if is_secure:
+                from fetchsgd.flower.secure_round import SecureRounds
+
+                collect = SecureRounds.open(collector, out, name, account).collect
+            return _train(setup, training, collector, collect, recorder, sums)
         finally:
             recorder.close()
 
 
+def _account(setup: Setup, folder: Path) -> Account | None:
+    """Of noise by the clients, if they add any."""
+    found = private(setup.config, setup.sampler, setup.rounds, setup.levels)
+    if not isinstance(found, Distributed):
+        return None
+    for note in found.notes:
+        if not note.startswith("the last cohort"):  # here spares fill it up
+            log.info(note)
+    return Account(found, folder)
+
+
 def _train(
-    setup: Setup, training: Training, collector: Collector, recorder: Recorder
+    setup: Setup,
+    training: Training,
+    collector: Collector,
+    collect: Clients,
+    recorder: Recorder,
+    sums: SumsRecord,
 ) -> dict[str, Any]:
     log.info("round %d of %d", training.round, setup.rounds)
     if training.round < setup.rounds:
         collector.wait_for_clients(training.round)
     rounds = train_rounds(
-        training, setup.rounds, collector.collect, setup.rate, setup.method, setup.grid,
+        training, setup.rounds, collect, setup.rate, setup.method, setup.grid,
         setup.server_rate, setup.decay,
     )  # fmt: skip
-    for training, merged in rounds:
-        # On the disk before anybody hears of this version.
-        recorder.after(training, merged)
-        metric = recorder.metric
-        log.info(
-            "round %d of %d: %d replies, loss %.4f%s",
-            training.round, setup.rounds, len(merged.clients), float(merged.loss),
-            "" if metric is None else f", {setup.config.task.metric} {metric:.4f}",
-        )  # fmt: skip
-    return recorder.finish(training)
+    stopped = None
+    try:
+        for training, merged in rounds:
+            sums.after(merged)
+            # On the disk before anybody hears of this version.
+            recorder.after(training, merged)
+            _tell(training, merged, recorder)
+    except SpentError as error:
+        stopped = str(error)
+        log.warning(stopped)
+    return recorder.finish(training, stopped)
+
+
+def _tell(training: Training, merged: Merged, recorder: Recorder) -> None:
+    setup, metric = recorder.setup, recorder.metric
+    log.info(
+        "round %d of %d: %d replies%s%s",
+        training.round, setup.rounds, len(merged.clients),
+        f", loss {float(merged.loss):.4f}" if merged.loss_is_known else "",
+        "" if metric is None else f", {setup.config.task.metric} {metric:.4f}",
+    )  # fmt: skip
 
 
 def _evaluate(

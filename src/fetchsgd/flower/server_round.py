@@ -106,6 +106,16 @@ class Collector:
     def look_for_nodes(self, round: int) -> None:
         self.clients.look_for_nodes(round, self.lifetime)
 
+    def hear_claim(self, client: int, training: Training) -> None:
+        """What it has said it holds since its last message is what it is believed to hold."""
+        if client not in self.clients.claimed_versions:
+            return
+        held = self.clients.claimed_versions.pop(client)
+        held = held if held <= training.round else 0  # later versions do not exist yet
+        if held == 0 < int(training.ledger.held[client]):
+            self.events.count("lost")
+        training.ledger.held[client] = held
+
     def collect(self, training: Training, rate: float) -> Merged:
         """Lines 4 to 10: the replies of the next round, merged."""
         return _Round(self, training, rate).collect()
@@ -222,14 +232,8 @@ class _Round:
         """Fill up to as many as are to be asked: at first, and for each that fails."""
         wanted = how_many(self.enough, self.settings.oversample)
         missing = wanted - len(self.replies) - len(self.waiting)
-        claimed = self.all.clients.claimed_versions
         for client in self._candidates()[: max(missing, 0)]:
-            if client in claimed:
-                held = claimed.pop(client)
-                held = held if held <= self.round else 0  # later versions do not exist yet
-                if held == 0 < int(self.training.ledger.held[client]):
-                    self.events.count("lost")
-                self.training.ledger.held[client] = held
+            self.all.hear_claim(client, self.training)
             self._send(client)
 
     def _send(self, client: int) -> None:

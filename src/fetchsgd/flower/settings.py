@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fetchsgd.errors import UserError
+from fetchsgd.flower.membership import how_many
 from fetchsgd.runs.settings import (
     PARTS,
     Config,
@@ -52,12 +53,14 @@ class FederationSettings:
     examples_factor: float = 10.0  # times the median claim: the most a reply counts as; 0: off
     max_examples: int = 1_000_000  # that a client may claim: more is rejected
     poll: float = 0.2  # seconds between looks for replies
+    phase_deadline: float = 30.0  # seconds for each short phase of secure aggregation
+    show: int = 0  # log what the server sees of so many clients of a round with it
 
     def __post_init__(self) -> None:
         least = {
             "clients": 0, "wait": 0, "deadline": 1, "min_replies": 1, "attempts": 1,
             "oversample": 1, "max_norm": 0, "clip_norm": 0, "max_examples": 1, "poll": 0.01,
-            "norm_factor": 0, "examples_factor": 0,
+            "norm_factor": 0, "examples_factor": 0, "phase_deadline": 1, "show": 0,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
@@ -97,10 +100,7 @@ def read_settings(
         )
     _refuse_privacy(config)
     if isinstance(config.quantiser, Modular):
-        raise UserError(
-            "upload.sum = 'modular' is for simulations: in a federation without secure aggregation "
-            "the server sees each message, and shorter ones do; leave it out"
-        )
+        _check_secure(config, config.quantiser, federation)
     clients = federation.clients or config.task.train.num_clients
     if federation.min_replies > config.train.clients_per_round:
         raise UserError(
@@ -112,16 +112,47 @@ def read_settings(
 
 def _refuse_privacy(config: Config) -> None:
     """What would be promised and not be kept."""
-    if config.privacy.is_on:
+    if config.privacy.mode == "central":
         raise UserError(
-            f"privacy.mode = {config.privacy.mode!r} is for simulations: a federation adds no "
-            "noise yet, and spares and late replies change who takes part; leave it out"
+            "privacy.mode = 'central' is for simulations: in a federation spares and late replies "
+            "change who takes part; take 'distributed', noise by the clients, with secure "
+            "aggregation (upload.sum = 'modular', upload.secure = true)"
         )
     if config.train.sampling == "poisson":
         raise UserError(
             "train.sampling = 'poisson' is for simulations: in a federation spares take the place "
             "of clients that are missing; take 'epoch' or 'uniform'"
         )
+
+
+def _check_secure(config: Config, sums: Modular, federation: FederationSettings) -> None:
+    """What secure aggregation cannot keep, or cannot do with these numbers."""
+    if not sums.secure:
+        raise UserError(
+            "upload.sum = 'modular' without secure aggregation is for simulations: in a federation "
+            "the server would see each message, and shorter ones do; add upload.secure = true, or "
+            "leave it out"
+        )
+    usual = FederationSettings()
+    for name in ("max_norm", "clip_norm", "examples_factor", "max_examples"):
+        if getattr(federation, name) != getattr(usual, name):
+            raise UserError(
+                f"{SECTION}.{name} looks at single replies, and with upload.secure = true nobody "
+                "sees one; leave it out"
+            )
+    clients = federation.clients or config.task.train.num_clients
+    per_round = min(config.train.clients_per_round, clients)
+    last = clients % per_round if config.train.sampling == "epoch" else 0
+    for size in {per_round, last or per_round}:
+        invited = min(how_many(size, federation.oversample), clients)
+        try:
+            sums.safety(invited)
+        except UserError as error:
+            raise UserError(
+                f"secure aggregation of a cohort of {invited} clients does not go with "
+                f"upload.colluding = {sums.colluding:g} and upload.dropping = {sums.dropping:g}: "
+                f"{error}"
+            ) from error
 
 
 def _sections(run_config: Mapping[str, Any]) -> Settings:

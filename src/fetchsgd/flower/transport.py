@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fetchsgd.exchange.messages import Greeting, Work
+from fetchsgd.exchange.messages import Greeting, SecureCall, SecureWork, Work
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.protocol import HEADER, num_payload_bytes, to_records
 from fetchsgd.flower.pulling import make_puller
@@ -31,6 +31,7 @@ class Sent:
     round: int
     expires: float
     greeting: Greeting | None = None  # what that node was asked
+    part: object = None  # of the round, where it has several
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ class Transport:
         sent = Sent(node, None, round, self.clock() + lifetime, greeting)
         self._push(to_records(greeting), MessageType.QUERY, sent, lifetime)
 
-    def send(self, node: int, work: Work, lifetime: float) -> None:
+    def send(
+        self, node: int, work: Work | SecureCall | SecureWork, lifetime: float, part: object = None
+    ) -> None:
         """Work for a client. After its lifetime Flower neither delivers it nor takes a reply."""
         records = to_records(work)
-        sent = Sent(node, work.client, work.round, self.clock() + lifetime)
+        sent = Sent(node, work.client, work.round, self.clock() + lifetime, part=part)
         self._push(records, MessageType.TRAIN, sent, lifetime)
         self.events.count("asked")
         self.events.count("sent_bytes", num_payload_bytes(records))

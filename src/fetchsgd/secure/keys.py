@@ -54,6 +54,11 @@ def polynomial_key(seed: Secret, terms: Terms, number: int, roster: bytes) -> Se
     return _derive(seed, terms, b"polynomials", _u32(number) + roster)
 
 
+def noise_key(seed: Secret, terms: Terms, number: int) -> Secret:
+    """For noise that a client adds to its vector before it is masked; shared with nobody."""
+    return _derive(seed, terms, b"noise", _u32(number))
+
+
 def self_mask_key(self_mask: Secret, terms: Terms, number: int) -> Secret:
     return _derive(self_mask, terms, b"self mask", _u32(number))
 
