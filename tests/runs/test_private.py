@@ -154,7 +154,7 @@ def test_what_cannot_be_accounted_for_is_refused(sets, sentence):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ("privacy.mode=central privacy.noise=1", "a federation adds no noise yet"),
+        ("privacy.mode=central privacy.noise=1", "take .distributed., noise by the clients"),
         ("train.sampling=poisson", "spares take the place"),
     ],
 )
