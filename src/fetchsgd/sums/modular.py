@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float32, Float64, Int16, Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from fetchsgd.errors import UserError
@@ -29,18 +29,17 @@ from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.levels import checked_rows
 from fetchsgd.secure import Parameters, parameters, protocol_bytes
 from fetchsgd.sums.layout import Layout
+from fetchsgd.sums.level_rows import LevelRows
 from fetchsgd.sums.noise_sources import NoiseSource
 from fetchsgd.sums.private_levels import PrivateRound
 from fetchsgd.sums.public_step import STEPS, Seen, look
-from fetchsgd.sums.residues import FORMATS, Residues, section_bytes
+from fetchsgd.sums.residues import FORMATS, section_bytes
 from fetchsgd.sums.rotation import rotate, rotate_back, signs_of
 
 BITS = (4, 16)
 # Each client may take this much of the range over the root of the number of clients: so far from
 # what is usual that it happens to outliers alone.
 CLIP = 2.0
-# Rows of 16 bits whose sums are whole numbers that a float32 has.
-EXACT_ROWS = 256
 TOTALS = 2
 
 
@@ -237,7 +236,7 @@ class ModularRound:
         else:
             levels = self.private.bounded(cells, step, self.clip, key, clients)
             levels = self.private.with_noise(levels, clients)
-        return LevelRows(self, layout, levels, examples, clipped, signs)
+        return LevelRows(layout, levels, examples, clipped, signs, self.bits, self.key, step)
 
     def open(
         self,
@@ -276,43 +275,3 @@ class ModularRound:
 
     def most_bytes(self, count: int) -> int:
         return self.settings.most_bytes(count)
-
-
-@dataclass(frozen=True, eq=False)
-class LevelRows:
-    """A cohort's levels, side by side, before they are taken modulo 2^b."""
-
-    round: ModularRound
-    layout: Layout
-    levels: Int16[Tensor, "n cells"]
-    examples: Int64[Tensor, " n"]
-    clipped: Int64[Tensor, ""]  # cells
-    signs: Tensor
-
-    def sum(self) -> Int64[Tensor, " cells"]:
-        sums = kernels_for(self.levels.device).sum_levels
-        ones = torch.ones(EXACT_ROWS, device=self.levels.device)
-        total = torch.zeros(self.layout.cells, dtype=torch.int64, device=self.levels.device)
-        for first in range(0, len(self.levels), EXACT_ROWS):
-            part = self.levels[first : first + EXACT_ROWS]
-            total += sums(part, ones[: len(part)]).long()
-        return total
-
-    def dequantise(self) -> Float32[Tensor, "n count"]:
-        step = self.round.step_on(self.levels.device)
-        cells = self.levels.float() * (step / self.examples.float())[:, None]
-        return rotate_back(cells, self.signs, self.layout)
-
-    def weighted_sum(self, weights: Float32[Tensor, " n"]) -> Float32[Tensor, " count"]:
-        return weights @ self.dequantise()
-
-    def section_bytes(self) -> Float64[Tensor, " n"]:
-        size = float(section_bytes(self.layout, self.round.bits))
-        return torch.full((len(self.levels),), size, dtype=torch.float64)
-
-    def row(self, index: int) -> Residues:
-        """One client's message."""
-        bits, step = self.round.bits, float(self.round.step_on(torch.device("cpu")))
-        cells = self.levels[index].int() & (1 << bits) - 1
-        weight = int(self.examples[index])
-        return Residues(self.layout, bits, step, self.round.key, weight, cells)

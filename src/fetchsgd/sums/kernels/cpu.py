@@ -14,7 +14,7 @@ from fetchsgd.sums.kernels.cpu_lanes import LANES
 from fetchsgd.sums.layout import Layout
 from fetchsgd.threads import run_in_order
 
-WIDTH = 128  # columns of a tile, at most; fewer are moved in pieces that are too short
+WIDTH = 96  # columns of a tile, at most; fewer are moved in pieces that are too short
 TASKS = 4  # for each thread
 
 

@@ -32,8 +32,8 @@ def _signs(words, t):
 
 @njit(nogil=True, cache=True, inline="always")
 def _place(row, width):
-    """Of a row in a tile: rows that are 256 apart would be in each other's way in a cache."""
-    return (row + (row >> 8)) * width
+    """Of a row in a tile: rows that are 16 or 256 apart would be in each other's way in a cache."""
+    return (row + (row >> 4) + (row >> 8)) * width
 
 
 @njit(nogil=True, cache=True)
@@ -46,32 +46,32 @@ def _one(signs, i):
     return np.float32(-1) if (signs >> np.uint32(i)) & _1 else np.float32(1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _load(tile, at, row, start, width, words, flips):
     """Columns of a row of the matrix. What lies behind the end is zero, negated as well."""
     if start + width <= row.size:
         for j in range(0, width, LANES):
             signs = _signs(words, start + j) if flips else np.uint32(0)
             move_lanes(tile, at + j, row, start + j, signs, np.float32(1))
-        return
-    for j in range(width):
-        found = row[start + j] if start + j < row.size else np.float32(0)
-        tile[at + j] = found * _one(_signs(words, start + j), 0) if flips else found
+    else:
+        for j in range(width):
+            found = row[start + j] if start + j < row.size else np.float32(0)
+            tile[at + j] = found * _one(_signs(words, start + j), 0) if flips else found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _store(out, start, tile, at, width, words, flips, scale):
     if start + width <= out.size:
         for j in range(0, width, LANES):
             signs = _signs(words, start + j) if flips else np.uint32(0)
             move_lanes(out, start + j, tile, at + j, signs, scale)
-        return
-    for j in range(min(width, out.size - start)):
-        found = scale * tile[at + j]
-        out[start + j] = found * _one(_signs(words, start + j), 0) if flips else found
+    else:
+        for j in range(min(width, out.size - start)):
+            found = scale * tile[at + j]
+            out[start + j] = found * _one(_signs(words, start + j), 0) if flips else found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _butterflies(tile, at, apart, rows, width):
     """Of rows that begin `apart` numbers from each other."""
     if rows == 16:
