@@ -283,10 +283,18 @@ def test_a_client_that_has_spent_its_budget_takes_no_further_part(folder, monkey
     assert sums.places[:2] == [(0, 0), (0, 1)]
 
 
-def test_a_node_may_insist_on_noise(folder, caplog):
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"privacy-noise": 0.7}, "the run has a noise of 0.5, and this node wants 0.7"),
+        ({"privacy-clip": 0.4}, "the run clips at 0.5, and this node sends nothing longer"),
+    ],
+    ids=["noise", "clip"],
+)
+def test_a_node_may_insist_on_noise(config, sentence, folder, caplog):
     grid = secret_federation(folder / "run", clients=range(6), federation__clients=6, **PRIVATE)
-    grid.nodes[100].context.node_config["secure-noise"] = 0.7
+    grid.nodes[100].context.node_config.update(config)
     with caplog.at_level("WARNING", "flwr.fetchsgd"):
         result = train(grid)
     assert counts(result)["replies"] == 5
-    assert "the run has a noise of 0.5, and this node wants 0.7" in caplog.text
+    assert sentence in caplog.text

@@ -1,6 +1,7 @@
 """Secure aggregation where clients drop out, lie and come back, and servers are killed."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from fetchsgd.errors import UserError
 from fetchsgd.exchange.messages import SecureWork
 from fetchsgd.flower import secure_work
 from fetchsgd.flower.secure_attempts import Attempts
+from fetchsgd.flower.secure_state import SecureFolder
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.simulation import Run
@@ -190,6 +192,26 @@ def test_a_client_that_restarts_goes_on_in_the_same_round(phase, folder, sums):
     assert sums.clients == [(0, 1, 2, 3, 4, 5)]
     assert counts(result)["left"] >= 1
     assert counts(result)["too_few"] == 0
+
+
+def test_what_is_left_of_a_dropped_round_is_deleted_once_the_run_is_further(folder):
+    """And, whatever the run, after a day."""
+    grid = secret_federation(folder / "run", **SIX)
+    grid.nodes[103].behave = silent_from(3)
+    train(grid)
+    own = SecureFolder(folder / "state", 3)
+    kept = own.load()
+    assert kept is not None
+    lineage = json.loads((folder / "run" / "federation.json").read_text())["lineage"]
+    for run, round in ((lineage, 0), ("another", 5)):
+        own.forget_if_over(run, round)
+        assert own.path.exists()
+    own.forget_if_over(lineage, 1)
+    assert not own.path.exists()
+    own.save(kept)
+    os.utime(own.path, (0, 0))
+    own.forget_if_over("another", 0)
+    assert not own.path.exists()
 
 
 def test_a_client_that_lost_its_part_is_left_out(folder, sums):

@@ -17,7 +17,7 @@ from fetchsgd.flower.client_state import Keeper, keeper
 from fetchsgd.flower.identities import own_identity
 from fetchsgd.flower.proofs import how_to_prove, proven
 from fetchsgd.flower.protocol import from_records, to_records
-from fetchsgd.flower.secure_state import forget_old
+from fetchsgd.flower.secure_state import forget_if_over
 
 log = logging.getLogger("flwr.fetchsgd")
 app = ClientApp()
@@ -29,7 +29,8 @@ def introduce(message: Message, context: Context) -> Message:
     client = client_number(context.node_config)
     greeting = from_records(message.content, Greeting)
     kept = keeper(context, client).about()
-    forget_old(context.node_config, client)
+    if (at := message.metadata.group_id).isdecimal():
+        forget_if_over(context.node_config, client, greeting.lineage, int(at))
     hello = Hello(kept.lineage, client, kept.version)
     if greeting.challenge:
         identity = own_identity(context.node_config, client)

@@ -28,7 +28,7 @@ from fetchsgd.formatting import format_bytes
 
 APP = Path("examples/flower_app")
 NODES, PRIVATE_NODES = 3, 4
-ROUNDS, PRIVATE_ROUNDS = 8.0, 4.0
+ROUNDS, PRIVATE_ROUNDS = 8.0, 3.0
 LIMIT = 900.0  # seconds
 SEEN = "sees of"  # in lines of secure_show.py
 # Sums modulo 2^12 by secure aggregation, with noise; the log shows what the server sees of two.

@@ -23,7 +23,7 @@ def take_part(
     keeper: Keeper,
 ) -> SecureReply | ResendRequest:
     """The answer to a message of the server."""
-    own = SecureParticipant.of(client, node_config)
+    own = SecureParticipant.of(client, node_config, content.lineage)
     if isinstance(content, SecureCall):
         answer = own.answer(content.payload)
     else:

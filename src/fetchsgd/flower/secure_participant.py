@@ -34,13 +34,16 @@ POLICY_KEYS = {
 
 @dataclass(frozen=True)
 class SecureParticipant:
-    """One client, with what it keeps in its folder."""
+    """One client, with what it keeps in its folder. lineage: of the server's run."""
 
     client: Client
     folder: SecureFolder
+    lineage: str = ""
 
     @classmethod
-    def of(cls, number: int, node_config: Mapping[str, Any]) -> SecureParticipant:
+    def of(
+        cls, number: int, node_config: Mapping[str, Any], lineage: str = ""
+    ) -> SecureParticipant:
         """As the node config says, or a sentence."""
         folder = secure_folder(node_config, number)
         identity = own_identity(node_config, number)
@@ -57,9 +60,9 @@ class SecureParticipant:
             raise UserError(
                 f"the directory has another key for client {number} than this node's identity"
             )
-        return cls(
-            Client(number, identity, directory, folder.journal(), policy_of(node_config)), folder
-        )
+        policy = policy_of(node_config)
+        client = Client(number, identity, directory, folder.journal(), policy)
+        return cls(client, folder, lineage)
 
     def answer(self, message: bytes) -> bytes:
         """To any message but a delivery, which needs a vector."""
@@ -78,7 +81,7 @@ class SecureParticipant:
             return answer
         else:
             raise RefusedError(f"a message of the kind {kind} is not for clients, or needs work")
-        self.folder.save(Kept(state, digest_of(message), answer))
+        self.folder.save(Kept(state, digest_of(message), answer, self.lineage))
         return answer
 
     def mask(
@@ -90,7 +93,7 @@ class SecureParticipant:
     ) -> bytes:
         """`context`: of what the vector was computed from, which must be the same for all."""
         state, answer = self.client.mask(self._kept().state, delivery, cells, totals, context)
-        self.folder.save(Kept(state, digest_of(delivery), answer))
+        self.folder.save(Kept(state, digest_of(delivery), answer, self.lineage))
         return answer
 
     def answered(self, message: bytes) -> bytes | None:

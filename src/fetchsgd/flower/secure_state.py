@@ -16,31 +16,37 @@ import os
 import struct
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.secure import ClientState, Journal
+from fetchsgd.secure.frames import read_header
+from fetchsgd.secure.messages import read_invitation
 
 log = logging.getLogger("flwr.fetchsgd")
 MAGIC = b"fetchsgd.secure.1"
-_HEAD = struct.Struct("<32sQ")
+_HEAD = struct.Struct("<32sQQ")
 MOST_SECONDS = 24 * 3600.0  # of a round
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The state after an answer, and the answer with the digest of what it answers."""
+    """The state after an answer, and the answer with the digest of what it answers.
+
+    lineage: of the server's run, by which a client knows that its round is over.
+    """
 
     state: ClientState
     asked: bytes
     answer: bytes
+    lineage: str = ""
 
     def to_bytes(self) -> bytes:
-        head = MAGIC + _HEAD.pack(self.asked, len(self.answer))
-        body = head + self.answer + self.state.to_bytes()
+        lineage = self.lineage.encode()
+        head = MAGIC + _HEAD.pack(self.asked, len(self.answer), len(lineage))
+        body = head + lineage + self.answer + self.state.to_bytes()
         return body + hashlib.sha256(body).digest()
 
     @classmethod
@@ -48,9 +54,16 @@ class Kept:
         body, digest = data[:-32], data[-32:]
         if not body.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
             raise ValueError("it is damaged, or of another program")
-        asked, length = _HEAD.unpack_from(body, len(MAGIC))
-        at = len(MAGIC) + _HEAD.size
-        return cls(ClientState.from_bytes(body[at + length :]), asked, body[at : at + length])
+        asked, length, name = _HEAD.unpack_from(body, len(MAGIC))
+        start = len(MAGIC) + _HEAD.size
+        at = start + name
+        state = ClientState.from_bytes(body[at + length :])
+        return cls(state, asked, body[at : at + length], body[start:at].decode())
+
+    @property
+    def round(self) -> int:
+        _, client, _ = read_header(self.state.invitation)
+        return read_invitation(self.state.invitation, client).round
 
 
 def digest_of(message: bytes) -> bytes:
@@ -92,11 +105,17 @@ class SecureFolder:
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
 
-    def forget_if_old(self) -> None:
-        """What is left of a round that was dropped: its seed opens what the server has seen."""
-        with suppress(OSError):
-            if time.time() - self.path.stat().st_mtime > MOST_SECONDS:
-                self.delete()
+    def forget_if_over(self, lineage: str, round: int) -> None:
+        """What is left of a round that was dropped: its seed opens what the server has seen.
+
+        It is over when the same run is at a later one, and after a day in any case.
+        """
+        kept = self.load()
+        if kept is None:
+            return
+        is_over = kept.lineage == lineage and kept.round < round
+        if is_over or time.time() - self.path.stat().st_mtime > MOST_SECONDS:
+            self.delete()
 
     def delete(self) -> None:
         """The round is over for this client."""
@@ -119,10 +138,10 @@ class SecureFolder:
             raise UserError(f"cannot keep {path}: {error.strerror}") from error
 
 
-def forget_old(node_config: Mapping[str, Any], client: int) -> None:
-    """Asked for whenever the node is greeted."""
+def forget_if_over(node_config: Mapping[str, Any], client: int, lineage: str, round: int) -> None:
+    """Whenever the node is greeted."""
     if isinstance(folder := node_config.get("state"), str):
-        SecureFolder(Path(folder), client).forget_if_old()
+        SecureFolder(Path(folder), client).forget_if_over(lineage, round)
 
 
 def secure_folder(node_config: Mapping[str, Any], client: int) -> SecureFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from fetchsgd.sums.layout import Layout
 from fetchsgd.sums.noise_sources import SecretNoise, SeededNoise
 from fetchsgd.sums.residues import Residues
 
-LEAST_NOISE = "secure-noise"  # in the node config
+LEAST_NOISE, LONGEST_CLIP = "privacy-noise", "privacy-clip"  # in the node config
 
 
 def masked(
@@ -72,13 +73,23 @@ def check_terms(terms: Terms, setup: Setup, round: int) -> None:
 
 
 def check_noise(setup: Setup, node_config: Mapping[str, Any]) -> None:
-    """The node may insist on noise, over the clip and in the sum."""
-    least = node_config.get(LEAST_NOISE, 0.0)
-    if type(least) not in (int, float) or least < 0:
-        raise UserError(f"{LEAST_NOISE} in the node config must be a number, got {least!r}")
+    """A node may insist on noise: the least of it in a sum, over the clip, and the longest clip."""
+    wanted = {}
+    for key, usual in ((LEAST_NOISE, 0.0), (LONGEST_CLIP, math.inf)):
+        wanted[key] = node_config.get(key, usual)
+        if type(wanted[key]) not in (int, float) or wanted[key] < 0:
+            raise UserError(f"{key} in the node config must be a number, got {wanted[key]!r}")
     noise = 0.0 if setup.levels is None else setup.levels.noise.noise
-    if noise < least:
-        raise RefusedError(f"the run has a noise of {noise:g}, and this node wants {least:g}")
+    if noise < wanted[LEAST_NOISE]:
+        raise RefusedError(
+            f"the run has a noise of {noise:g}, and this node wants {wanted[LEAST_NOISE]:g}"
+        )
+    clip = math.inf if setup.levels is None else setup.levels.noise.clip
+    if clip > wanted[LONGEST_CLIP]:
+        raise RefusedError(
+            f"the run clips at {clip:g}, and this node sends nothing longer than "
+            f"{wanted[LONGEST_CLIP]:g}"
+        )
 
 
 def levels_of(
