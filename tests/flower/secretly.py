@@ -11,9 +11,9 @@ from flower.fakegrid import FakeGrid
 from flower.federations import config
 
 from fetchsgd.exchange.messages import ResendRequest, SecureCall, SecureReply, SecureWork
-from fetchsgd.flower import secure_attempt, secure_work
 from fetchsgd.flower.keys import make_identities
 from fetchsgd.flower.protocol import from_records
+from fetchsgd.flower.secure import attempt, work
 from fetchsgd.secure.frames import Kind, read_header
 
 PHASES = ("advertise", "share", "mask", "agree", "reveal")
@@ -107,7 +107,7 @@ class Sums:
 
     def __init__(self, monkeypatch):
         self.plain, self.found, self.terms = {}, [], []
-        levels_of, run = secure_work.levels_of, secure_attempt.Attempt.run
+        levels_of, run = work.levels_of, attempt.Attempt.run
 
         def seen_levels(setup, computed, client, round, *rest):
             self.plain[round, client] = levels_of(setup, computed, client, round, *rest)
@@ -119,8 +119,8 @@ class Sums:
             self.found.append((attempt.terms, found))
             return found
 
-        monkeypatch.setattr(secure_work, "levels_of", seen_levels)
-        monkeypatch.setattr(secure_attempt.Attempt, "run", seen_run)
+        monkeypatch.setattr(work, "levels_of", seen_levels)
+        monkeypatch.setattr(attempt.Attempt, "run", seen_run)
 
     def check(self):
         """Every sum is that of its clients, to the bit."""

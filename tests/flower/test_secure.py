@@ -23,8 +23,8 @@ from fetchsgd.errors import UserError
 from fetchsgd.exchange.messages import SecureReply
 from fetchsgd.exchange.totals import MOST_LOSS, from_totals, to_totals
 from fetchsgd.flower.protocol import from_records
-from fetchsgd.flower.secure_participant import SecureParticipant
-from fetchsgd.flower.secure_show import cells_of
+from fetchsgd.flower.secure.participant import SecureParticipant
+from fetchsgd.flower.secure.show import cells_of
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.secure import planes, protocol_bytes
 from fetchsgd.simulation import Run

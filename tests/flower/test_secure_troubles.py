@@ -23,9 +23,9 @@ from flower.secretly import (
 
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.messages import SecureWork
-from fetchsgd.flower import secure_work
-from fetchsgd.flower.secure_attempts import Attempts
-from fetchsgd.flower.secure_state import SecureFolder
+from fetchsgd.flower.secure import work
+from fetchsgd.flower.secure.attempt_numbers import Attempts
+from fetchsgd.flower.secure.state import SecureFolder
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.simulation import Run
@@ -275,7 +275,7 @@ def test_a_mean_that_is_far_too_long_is_not_applied(folder, sums, monkeypatch, c
         folder / "run", "uncompressed", train__epochs=2.5, upload__sum_bits=16,
         upload__sum_step=1e-3,
     )  # fmt: skip
-    compute = secure_work.compute
+    compute = work.compute
 
     def exaggerated(setup, weights, client, round, rate):
         found = compute(setup, weights, client, round, rate)
@@ -283,7 +283,7 @@ def test_a_mean_that_is_far_too_long_is_not_applied(folder, sums, monkeypatch, c
             return replace(found, vector=1000 * found.vector)
         return found
 
-    monkeypatch.setattr(secure_work, "compute", exaggerated)
+    monkeypatch.setattr(work, "compute", exaggerated)
     with caplog.at_level("WARNING", "flwr.fetchsgd"):
         result = train(grid)
     assert counts(result)["refused_steps"] == 1

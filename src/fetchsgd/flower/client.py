@@ -17,7 +17,7 @@ from fetchsgd.flower.client_state import Keeper, keeper
 from fetchsgd.flower.identities import own_identity
 from fetchsgd.flower.proofs import how_to_prove, proven
 from fetchsgd.flower.protocol import from_records, to_records
-from fetchsgd.flower.secure_state import forget_if_over
+from fetchsgd.flower.secure.state import forget_if_over
 
 log = logging.getLogger("flwr.fetchsgd")
 app = ClientApp()
@@ -62,9 +62,9 @@ def _answer(
     keeper: Keeper,
 ) -> Content:
     if isinstance(asked, SecureCall | SecureWork):
-        from fetchsgd.flower import secure_client
+        from fetchsgd.flower.secure import take_part as secure_part
 
-        return secure_client.take_part(asked, client, run_config, node_config, keeper)
+        return secure_part.take_part(asked, client, run_config, node_config, keeper)
     from fetchsgd.flower import client_round
 
     assert isinstance(asked, Work)

@@ -30,7 +30,7 @@ APP = Path("examples/flower_app")
 NODES, PRIVATE_NODES = 3, 4
 ROUNDS, PRIVATE_ROUNDS = 8.0, 3.0
 LIMIT = 900.0  # seconds
-SEEN = "sees of"  # in lines of secure_show.py
+SEEN = "sees of"  # in lines of secure/show.py
 # Sums modulo 2^12 by secure aggregation, with noise; the log shows what the server sees of two.
 PRIVATE = (
     "task.split=iid task.examples_per_client=100 upload.sum=modular upload.secure=true "
@@ -98,7 +98,7 @@ def start_private_nodes(federation: Federation, folder: Path) -> dict[str, Any]:
 
 
 def tell_what_was_seen(log: str) -> None:
-    """The last round's lines of secure_show.py."""
+    """The last round's lines of secure/show.py."""
     lines = [line[line.index("what ") :] for line in log.splitlines() if SEEN in line]
     print("\nIn the last round:")
     for line in lines[-3:]:

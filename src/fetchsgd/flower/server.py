@@ -23,7 +23,7 @@ from torch import Tensor
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.exchange.agreement import digest
 from fetchsgd.flower.events import Events
-from fetchsgd.flower.secure_account import Account, SpentError
+from fetchsgd.flower.secure.account import Account, SpentError
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Transport
@@ -91,7 +91,7 @@ def federate(
         try:
             collect = collector.collect
             if is_secure:
-                from fetchsgd.flower.secure_round import SecureRounds
+                from fetchsgd.flower.secure.rounds import SecureRounds
 
                 collect = SecureRounds.open(collector, out, name, account).collect
             return _train(setup, training, collector, collect, recorder, sums)

@@ -18,7 +18,7 @@ from fetchsgd.exchange.messages import ResendRequest, SecureWork
 from fetchsgd.exchange.totals import NUM_TOTALS, to_totals
 from fetchsgd.flower.client_round import setup_for
 from fetchsgd.flower.client_state import Keeper
-from fetchsgd.flower.secure_participant import SecureParticipant
+from fetchsgd.flower.secure.participant import SecureParticipant
 from fetchsgd.flower.work import compute
 from fetchsgd.privacy import Source
 from fetchsgd.runs.setup import Setup

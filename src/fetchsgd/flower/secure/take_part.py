@@ -12,7 +12,7 @@ from typing import Any
 
 from fetchsgd.exchange.messages import ResendRequest, SecureCall, SecureReply, SecureWork
 from fetchsgd.flower.client_state import Keeper
-from fetchsgd.flower.secure_participant import SecureParticipant
+from fetchsgd.flower.secure.participant import SecureParticipant
 
 
 def take_part(
@@ -28,7 +28,7 @@ def take_part(
         answer = own.answer(content.payload)
     else:
         # Torch and the client's data are loaded for this one alone.
-        from fetchsgd.flower.secure_work import masked
+        from fetchsgd.flower.secure.work import masked
 
         found = masked(own, content, run_config, node_config, keeper)
         if isinstance(found, ResendRequest):

@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from fetchsgd.errors import UserError
 from fetchsgd.flower.identities import own_directory, own_identity
-from fetchsgd.flower.secure_state import Kept, SecureFolder, digest_of, secure_folder
+from fetchsgd.flower.secure.state import Kept, SecureFolder, digest_of, secure_folder
 from fetchsgd.secure import Client, Policy, RefusedError, Terms
 from fetchsgd.secure.frames import read_header
 from fetchsgd.secure.keys import noise_key

@@ -20,8 +20,8 @@ from fetchsgd.exchange.messages import (
 )
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.protocol import from_records
-from fetchsgd.flower.secure_account import Account
-from fetchsgd.flower.secure_show import Show
+from fetchsgd.flower.secure.account import Account
+from fetchsgd.flower.secure.show import Show
 from fetchsgd.flower.server_round import MAX_RESENT, Collector
 from fetchsgd.flower.transport import Reply
 from fetchsgd.secure import Phase, RefusedError, Server, Sum, Terms

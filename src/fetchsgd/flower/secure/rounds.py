@@ -23,9 +23,9 @@ from fetchsgd.exchange.dispatch import Dispatch
 from fetchsgd.exchange.merging import length
 from fetchsgd.exchange.totals import MOST_WEIGHT, NUM_TOTALS, from_totals
 from fetchsgd.flower.membership import how_many, order_of_asking
-from fetchsgd.flower.secure_account import Account, SpentError
-from fetchsgd.flower.secure_attempt import Attempt
-from fetchsgd.flower.secure_attempts import Attempts
+from fetchsgd.flower.secure.account import Account, SpentError
+from fetchsgd.flower.secure.attempt import Attempt
+from fetchsgd.flower.secure.attempt_numbers import Attempts
 from fetchsgd.flower.server_round import MAX_OVERHEAD, Collector
 from fetchsgd.secure import Sum, Terms, TooFewError, make_terms
 from fetchsgd.secure.kinds import Kind
