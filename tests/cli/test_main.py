@@ -66,12 +66,20 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
         (["sweep", "missing.toml", "--out", "x"], "error: cannot read missing.toml"),
     ],
 )
-def test_mistakes_exit_with_2_and_leave_nothing(words, message, tmp_path):
-    done = fetchsgd(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_mistakes_exit_with_2_and_leave_nothing(words, message, tmp_path, monkeypatch, here):
+    monkeypatch.chdir(tmp_path)
+    code, _, said = here(*words)
+    assert code == 2
+    assert message in said
+    assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
+
+
+def test_so_they_do_in_a_process_of_their_own(tmp_path):
+    done = fetchsgd("train", "digit", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error: there is no task 'digit'; did you mean 'digits'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_divergence_exits_with_3(tmp_path):
@@ -179,20 +187,21 @@ def test_a_missing_package_is_told_with_its_extra(packages, words, message, tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path):
+def test_reports_on_folders_and_on_the_results_it_wrote(tmp_path, monkeypatch, here):
     train = ["train", "tinytask:tiny", "--method", "uncompressed"]
-    assert fetchsgd(*train, "--out", tmp_path / "runs" / "one").returncode == 0
+    monkeypatch.chdir(tmp_path)
+    assert here(*train, "--out", tmp_path / "runs" / "one")[0] == 0
     results = tmp_path / "results" / "tiny.jsonl"
     for given, page in ((["runs"], "a/page.html"), ([results, "runs"], "b/page.html")):
-        done = fetchsgd("report", *given, "--out", page, "--results", results, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert f"1 result: {results}" in done.stdout
+        code, told, _ = here("report", *given, "--out", page, "--results", results)
+        assert code == 0
+        assert f"1 result: {results}" in told
     assert (tmp_path / "a/page.html").read_bytes() == (tmp_path / "b/page.html").read_bytes()
     assert json.loads(results.read_text())["name"] == "one"
     results.write_text("[]\n")
-    done = fetchsgd("report", results, "--out", "c.html", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "tiny.jsonl, line 1: must hold one JSON object, got []" in done.stderr
+    code, _, said = here("report", results, "--out", "c.html")
+    assert code == 2
+    assert "tiny.jsonl, line 1: must hold one JSON object, got []" in said
     assert not (tmp_path / "c.html").exists()
 
 

@@ -65,7 +65,7 @@ def test_budgets_that_cannot_be_met(method, budget, sentence, here):
 def test_two_bits_are_two_however_a_file_writes_them():
     """In Python 2.0 is refused: there it is the wrong type."""
     settings = resolve({"task": {"name": TINY}}, ["bits=2.0"]).settings
-    assert write_toml({"upload": settings["upload"]}).endswith("bits = 2\n")
+    assert "bits = 2\n" in write_toml({"upload": settings["upload"]})
     with pytest.raises(ValueError, match=r"bits must be one of .*, got 2\.0"):
         Bits(2.0)
 

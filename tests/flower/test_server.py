@@ -128,8 +128,8 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
 def test_replies_are_taken_one_by_one(tmp_path):
     """So that memory does not grow with the cohort: each is gone before the next is pulled."""
     grid = federation(
-        tmp_path / "run", "uncompressed", range(32), train__epochs=1.0,
-        train__clients_per_round=32, settings="task.clients=32",
+        tmp_path / "run", "uncompressed", range(8), train__epochs=1.0,
+        train__clients_per_round=8, settings="task.clients=8",
     )  # fmt: skip
     pulled, most = [], [0]
     real = grid.pull_messages
@@ -142,8 +142,8 @@ def test_replies_are_taken_one_by_one(tmp_path):
         return found
 
     grid.pull_messages = pull
-    assert counts(train(grid))["replies"] == 32
-    assert len(pulled) == 64
+    assert counts(train(grid))["replies"] == 8
+    assert len(pulled) == 16
     assert most[0] <= 2
 
 

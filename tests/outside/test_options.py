@@ -12,7 +12,7 @@ from fetchsgd.simulation.sweep import plan
 def test_the_command_line_and_a_file_say_the_same():
     by_text = resolve({"task": {"name": "tinytask:tiny"}}, AS_TEXT)
     assert by_text.settings == resolve(GIVEN).settings
-    assert by_text.settings["upload"] == GIVEN["upload"]
+    assert by_text.settings["upload"] == GIVEN["upload"] | {"sum": "plain"}
     assert by_text.method_options == {"k": 30, "decay": 0.5, "keep": False, "seed": 0}
 
 
