@@ -20,6 +20,7 @@ PUBLIC = (
     "fetchsgd.simulation",
     "fetchsgd.flower.own_app",
     "fetchsgd.secure",
+    "fetchsgd.privacy",
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
