@@ -7,7 +7,7 @@ import pytest
 from fetchsgd.report import find_runs
 from fetchsgd.report.groups import distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
-from fetchsgd.report.settings import PAPERS_FORM, Series
+from fetchsgd.report.settings import PAPERS_FORM, Series, compared_settings, series_of
 from fetchsgd.report.styles import series_styles
 from fetchsgd.report.traffic import COUNTS, KINDS
 
@@ -246,3 +246,16 @@ def test_plain_sgd_in_few_bits_is_not_called_uncompressed():
     both = [Series("uncompressed", low_bit) for low_bit in (False, True)]
     styles = series_styles(both)
     assert [styles[one].label for one in both] == ["Uncompressed", "SGD, low-bit"]
+
+
+def test_sums_modulo_are_low_bit_and_tell_what_is_unusual_alone():
+    upload = {"sum": "modular", "sum_bits": 12, "wrap_probability": 1e-3, "secure": True}
+    found = compared_settings({"method": {"name": "fetchsgd", "k": 5}, "upload": upload})
+    assert {key: value for key, value in found.items() if key.startswith("upload.s")} == {
+        "upload.sum": "modular", "upload.sum_bits": 12, "upload.secure": True,
+    }  # fmt: skip
+    assert "upload.wrap_probability" not in found
+    assert series_of("fetchsgd", found).low_bit
+    plain = compared_settings({"method": {"name": "fetchsgd"}, "upload": {"sum": "plain"}})
+    assert "upload.sum" not in plain
+    assert not series_of("fetchsgd", plain).low_bit

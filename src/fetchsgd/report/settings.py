@@ -7,9 +7,11 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from fetchsgd.runs.older import FETCHSGD, as_meant
+from fetchsgd.sums import Modular
 
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
@@ -22,6 +24,11 @@ QUANTISER, _OURS = "upload.quantiser", "bits"
 # FetchSGD's two forms are two methods to a report; this is the name of Algorithm 1 as it stands.
 PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
+SUM, _PLAIN = "upload.sum", "plain"
+# Options of sums modulo 2^b; but for the bits, one that is as usual says nothing about a run.
+_USUAL_SUMS = {
+    f"upload.{field.name}": field.default for field in fields(Modular) if field.name != "sum_bits"
+}
 _PRIVACY_MODE = "privacy.mode"  # where it is off, no other setting of privacy has an effect
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
@@ -70,7 +77,7 @@ def method_of(name: str, config: Mapping[str, Any]) -> str:
 
 def series_of(method: str, settings: Mapping[str, Any]) -> Series:
     plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
-    return Series(method, low_bit=not plain or QUANTISER in settings)
+    return Series(method, low_bit=not plain or QUANTISER in settings or SUM in settings)
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +89,10 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in _flat(as_meant(config)) if key not in _NOT_COMPARED}
     if given.get(_PRIVACY_MODE, "off") == "off":
         given = {key: value for key, value in given.items() if not key.startswith("privacy.")}
+    if given.get(SUM, _PLAIN) == _PLAIN:
+        given.pop(SUM, None)
+    elif _is_ours(given, SUM):
+        given = {key: value for key, value in given.items() if _USUAL_SUMS.get(key) != value}
     implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
     if given.get(QUANTISER, _OURS) == _OURS:
