@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from fetchsgd.report import find_runs
 from fetchsgd.report.groups import distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
-from fetchsgd.report.settings import PAPERS_FORM, Series, compared_settings, series_of
+from fetchsgd.report.settings import (
+    PAPERS_FORM,
+    USUAL_SUMS,
+    Series,
+    compared_settings,
+    series_of,
+)
 from fetchsgd.report.styles import series_styles
 from fetchsgd.report.traffic import COUNTS, KINDS
+from fetchsgd.sums import Modular
 
 PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
 
@@ -259,3 +268,8 @@ def test_sums_modulo_are_low_bit_and_tell_what_is_unusual_alone():
     plain = compared_settings({"method": {"name": "fetchsgd"}, "upload": {"sum": "plain"}})
     assert "upload.sum" not in plain
     assert not series_of("fetchsgd", plain).low_bit
+
+
+def test_what_is_usual_of_sums_is_their_default():
+    defaults = {f"upload.{field.name}": field.default for field in fields(Modular)}
+    assert defaults == USUAL_SUMS | {"upload.sum_bits": 8}

@@ -7,11 +7,9 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from fetchsgd.runs.older import FETCHSGD, as_meant
-from fetchsgd.sums import Modular
 
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
@@ -26,8 +24,15 @@ PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
 SUM, _PLAIN = "upload.sum", "plain"
 # Options of sums modulo 2^b; but for the bits, one that is as usual says nothing about a run.
-_USUAL_SUMS = {
-    f"upload.{field.name}": field.default for field in fields(Modular) if field.name != "sum_bits"
+USUAL_SUMS = {
+    "upload.wrap_probability": 1e-3,
+    "upload.sum_step": 0.0,
+    "upload.first_step": 1.0,
+    "upload.sum_clip": 0.0,
+    "upload.secure": False,
+    "upload.colluding": 0.1,
+    "upload.dropping": 0.1,
+    "upload.security_bits": 40,
 }
 _PRIVACY_MODE = "privacy.mode"  # where it is off, no other setting of privacy has an effect
 # Settings that mean something only where another has a certain value.
@@ -92,7 +97,7 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if given.get(SUM, _PLAIN) == _PLAIN:
         given.pop(SUM, None)
     elif _is_ours(given, SUM):
-        given = {key: value for key, value in given.items() if _USUAL_SUMS.get(key) != value}
+        given = {key: value for key, value in given.items() if USUAL_SUMS.get(key) != value}
     implied = NUMBER_SETTINGS | (_SPLIT_SETTINGS if "task.split" in given else {})
     implied |= _ERROR_SETTINGS if "method.error_reset" in given else {}
     if given.get(QUANTISER, _OURS) == _OURS:
