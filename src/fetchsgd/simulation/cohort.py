@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -18,6 +18,7 @@ from fetchsgd.clients.gathering import Gatherer
 from fetchsgd.clients.trainer import LocalWork, Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
+from fetchsgd.robust import Liars, Merger
 from fetchsgd.server.rounds import Merged
 from fetchsgd.sums import ModularRound
 from fetchsgd.sums.layout import Layout
@@ -38,6 +39,8 @@ class CohortAtWork:
     seed: int
     # With privacy: how the clients of a cohort of this size send.
     ready: Callable[[Upload, int], Upload] | None = None
+    merger: Merger | None = None  # None takes the mean
+    liars: Liars | None = None
 
     def __call__(
         self,
@@ -61,6 +64,9 @@ class CohortAtWork:
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
+        if self.liars is not None:
+            told = self.liars.claims(cohort.weights, clients)
+            cohort = replace(cohort, weights=told)
         if isinstance(quantiser, ModularRound):
             return self._opened(weights, clients, cohort, rate, upload, quantiser)
         return self._one_by_one(weights, clients, cohort, rate, upload, memory)
@@ -69,6 +75,7 @@ class CohortAtWork:
         """Whatever each client does on its own that is not linear must be done for each."""
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         exact = upload.quantiser.exact and not self.work.clip and self.ready is None
+        exact = exact and self.merger is None and self.liars is None
         return not (self.method.message.linear and one_pass and exact)
 
     def _one_by_one(
@@ -81,9 +88,15 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
+        if self.merger is not None:
+            self.merger.open(upload.round, clients.tolist())
         sent, loss = self._sum(weights, clients, cohort, rate, upload, memory)
+        mean = sent.total
+        if self.merger is not None:
+            mean = self.merger.mean()
+            self.merger.close()
         return Merged(
-            sent.total, clients, sent.numbers, sent.bytes, loss,
+            mean, clients, sent.numbers, sent.bytes, loss,
             sizes=sent.sizes, within=sent.within,
         )  # fmt: skip
 
@@ -134,6 +147,8 @@ class CohortAtWork:
             vectors, own = self.trainer.client_vectors(
                 weights, part, self.work, rate, generator, seed
             )
+            if self.liars is not None:
+                vectors = self.liars.lie(vectors, clients[start : start + step], round)
             numbers = torch.from_numpy(clients[start : start + step])
             numbers = numbers.to(weights.device, non_blocking=True)
             if isinstance(upload.quantiser, ModularRound) and examples is not None:
@@ -142,6 +157,28 @@ class CohortAtWork:
             shares = part.weights
             if upload.limit is not None:
                 shares = torch.full_like(shares, upload.limit.share)
-            sums.append(message.merge(vectors, shares, numbers, upload, memory))
+            if self.merger is None:
+                sums.append(message.merge(vectors, shares, numbers, upload, memory))
+            else:
+                sums.append(self._each(vectors, shares, numbers, upload, memory, self.merger))
             losses.append(part.weights @ own)
         return reduce(Sum.plus, sums), reduce(add, losses)
+
+    def _each(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        clients: Tensor,
+        upload: Upload,
+        memory: Memory | None,
+        merger: Merger,
+    ) -> Sum:
+        """The same message by message, as a real server sees them; the sum itself is not used."""
+        message, whole = self.method.message, torch.ones_like(shares[:1])
+        sums: list[Sum] = []
+        for i, (client, share) in enumerate(zip(clients.tolist(), shares.tolist(), strict=True)):
+            one = slice(i, i + 1)
+            sent = message.merge(vectors[one], whole, clients[one], upload, memory)
+            merger.add(client, sent.total, share)
+            sums.append(sent._replace(total=sent.total.new_zeros(())))
+        return reduce(Sum.plus, sums)
