@@ -1,8 +1,8 @@
 """Who is rejected again and again is asked less and less, and the log says so.
 
-One rejection may be an accident. From the second in a row on, a client is left out for 1, 2, 4, ...
-rounds, at most 64, and has another chance after each: an accepted reply clears its record. What it
-says is no less believed, and where a round would have too few replies without, it is asked.
+Two rejections may be an accident. From the third in a row on, a client is left out for 1, 2, 4 and
+more rounds, at most 64, and has another chance after each: an accepted reply clears its record.
+Where a round would have too few replies without it, it is asked all the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from fetchsgd.flower.events import Events
 
 log = logging.getLogger("flwr.fetchsgd")
-FORGIVEN = 1  # rejections in a row
+FORGIVEN = 2  # rejections in a row
 MOST = 64  # rounds
 
 

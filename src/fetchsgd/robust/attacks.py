@@ -44,7 +44,8 @@ class Scene:
     @property
     def usual(self) -> Float32[Tensor, ""]:
         """A norm that nobody wonders at."""
-        return torch.linalg.vector_norm(self.vectors, dim=1).median()
+        norms: Tensor = torch.linalg.vector_norm(self.vectors, dim=1)
+        return norms.median()
 
 
 @dataclass(frozen=True)
@@ -220,5 +221,5 @@ class Liars:
 
 
 def _as_long(rows: Vectors, norm: Float32[Tensor, ""]) -> Vectors:
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows * (norm / lengths.clamp(min=TINY))

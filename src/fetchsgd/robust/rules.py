@@ -115,18 +115,18 @@ class Trimmed(_Dropping):
 
 @dataclass(frozen=True)
 class Nearest(_Dropping):
-    """Each row becomes the mean of those nearest to it, and of these the mean is taken.
+    """Each row becomes the mean of those nearest to it, and of these the trimmed mean is taken.
 
     Allouah et al. 2023: a row that few are near to counts little, and heterogeneous rows are no
     longer far from one another.
     """
 
     def merge(self, rows: Rows) -> Row:
-        kept = len(rows) - self.dropped(len(rows))
-        near = distances(rows).topk(kept, dim=1, largest=False).indices
-        counts = torch.zeros(len(rows), device=rows.device)
-        counts.scatter_add_(0, near.flatten(), torch.ones(near.numel(), device=rows.device))
-        return (counts / counts.sum()) @ rows
+        dropped = self.dropped(len(rows))
+        near = distances(rows).topk(len(rows) - dropped, dim=1, largest=False).indices
+        shares = torch.zeros(len(rows), len(rows), device=rows.device)
+        shares.scatter_(1, near, 1 / near.shape[1])
+        return middle(shares @ rows, dropped)
 
 
 @dataclass(frozen=True)

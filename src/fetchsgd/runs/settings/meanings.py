@@ -66,6 +66,7 @@ MEANINGS: dict[str, Meaning] = {
     "task.exponent": Meaning(
         "of the power law of sizes = 'power_law'; larger is more even", 0, above=True
     ),
+    "task.hidden": Meaning("units of the one hidden layer; 0 is a network of convolutions", 0),
     "task.folder": Meaning(FOLDER),
     "task.model": Meaning("a model's name on the hub, a folder, or a .gguf file"),
     "task.length": Meaning("the most tokens of a sequence", 8),
@@ -282,8 +283,8 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "merge.name": Meaning("how replies become one update; all but 'mean' bound what liars can do"),
     "merge.groups": Meaning(
-        "replies are summed in so many groups, which the rule merges; a cohort of fewer clients has "
-        "a group for each",
+        "replies are summed in so many groups, which the rule merges; with fewer clients each is a "
+        "group",
         3,
         4096,
     ),
