@@ -1,0 +1,176 @@
+"""sketch_hook: from a bucket of gradients to their mean over all ranks, by way of a sketch.
+
+Each bucket has a sketch of its own, with cells in proportion to its weights. So it can be sent
+while the backward pass still computes the next bucket, as DDP does without a hook. One sketch of
+the whole gradient could not start before the last bucket is there.
+
+    a rank     table = S(its gradient) / ranks, with the hash of the step and the bucket
+    all ranks  all-reduce of the table, and of what is never compressed
+    each rank  reads the table: the same bits in, the same gradient out, the same memory kept
+
+What is not finite comes out as NaN in the whole bucket and leaves the memory as it was, so that
+loss scaling can skip the step.
+"""
+
+# Annotations are not texts here: DDP compares those of a hook with its own.
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fetchsgd.ddp.levels import Levels
+from fetchsgd.ddp.settings import BUCKETS
+from fetchsgd.ddp.state import SketchState
+from fetchsgd.errors import UserError
+from fetchsgd.methods.base import State
+from fetchsgd.methods.delivery import IDENTITY
+from fetchsgd.randomness import number
+from fetchsgd.sketch import CountSketch
+from fetchsgd.sketch.checks import FLOATS
+
+Gradient = torch.futures.Future[Tensor]
+# Beside the tensors that are never compressed travel two numbers about a rank's own table: the
+# share of cells that were cut off, and the mean square of a cell.
+ABOUT = 2
+
+
+def sketch_hook(state: SketchState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook: `model.register_comm_hook(SketchState(model), sketch_hook)`."""
+    buffer = bucket.buffer()
+    if buffer.dtype not in FLOATS:
+        raise UserError(
+            f"gradients must be float32, bfloat16 or float16 to be compressed, got {buffer.dtype}; "
+            "leave the hook out, or train in one of these"
+        )
+    state.check_agreement(buffer.device)
+    step = state.step
+    if bucket.is_last():
+        state.step += 1
+    parameters = bucket.parameters()
+    names = state.names_of(parameters)
+    wide = [state.is_compressed(parameter) for parameter in parameters]
+    if step < state.settings.start_iter or not any(wide):
+        return plain_mean(state, buffer)
+    gradients = bucket.gradients()
+    return Exchange.of(state, bucket.index(), step, buffer, gradients, names, wide).start()
+
+
+def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
+    """As DDP without a hook."""
+    group = state.group
+    state.sent_bytes += buffer.nbytes
+    work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
+    return work.get_future().then(lambda _: buffer)
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One bucket in one step."""
+
+    state: SketchState
+    sketch: CountSketch
+    kept: State
+    buffer: Tensor
+    compressed: list[Tensor]  # views of the buffer
+    exact: list[Tensor]
+    levels: Levels | None
+    key: int  # of random rounding
+
+    @classmethod
+    def of(
+        cls,
+        state: SketchState,
+        index: int,
+        step: int,
+        buffer: Tensor,
+        gradients: list[Tensor],
+        names: list[str],
+        wide: list[bool],
+    ) -> "Exchange":
+        settings = state.settings
+        chosen = [name for name, is_wide in zip(names, wide, strict=True) if is_wide]
+        compressed = [part for part, is_wide in zip(gradients, wide, strict=True) if is_wide]
+        exact = [part for part, is_wide in zip(gradients, wide, strict=True) if not is_wide]
+        sizes = [part.numel() for part in compressed]
+        # A public step follows from the steps before, so a bucket's first table is in float32.
+        has_step = settings.has_levels and state.memory.has_all(chosen)
+        levels = Levels(settings.bits, state.group.size()) if settings.has_levels else None
+        return cls(
+            state,
+            settings.sketch(sum(sizes), step, index),
+            state.memory.bucket(chosen, sizes, buffer.device),
+            buffer,
+            compressed,
+            exact,
+            levels if has_step else None,
+            number(settings.seed, "quantise", step * BUCKETS + index),
+        )
+
+    def start(self) -> Gradient:
+        """Send the table; the rest happens when all of it is here."""
+        group = self.state.group
+        cells = self.sketch.sketch(self.compressed)[0].div_(group.size())
+        about = torch.stack([torch.zeros_like(cells[0]), cells.square().mean()])
+        step = self.kept["step"].amax() if self.levels else None
+        if self.levels and step is not None:
+            cells, about[0] = self.levels.pack(cells, step, self.key, group.rank())
+        elif self.state.settings.cells == "bfloat16":
+            cells = cells.bfloat16()
+        parts = [part.flatten().float().div_(group.size()) for part in self.exact]
+        beside = torch.cat([about, *parts])
+        if cells.dtype == torch.float32:  # one message instead of two
+            messages = [torch.cat([beside, cells])]
+        else:
+            messages = [beside, cells]
+        self.state.sent_bytes += sum(message.nbytes for message in messages)
+        works = [dist.all_reduce(each, group=group, async_op=True) for each in messages]
+
+        def finish(_: object) -> Tensor:
+            # Begun earlier, and so on its way by now.
+            works[0].wait()
+            return self.finish(messages, step)
+
+        return works[-1].get_future().then(finish)
+
+    def finish(self, messages: list[Tensor], step: Tensor | None) -> Tensor:
+        """From the sums to what the optimiser sees."""
+        world = self.state.group.size()
+        about, beside = messages[0][:ABOUT], messages[0][ABOUT:]
+        sizes = [part.numel() for part in self.exact]
+        exact, rest = beside[: sum(sizes)], beside[sum(sizes) :]
+        if self.levels and step is not None:
+            cells = self.levels.unpack(messages[1], step, self.sketch.cols)
+        else:
+            cells = rest if len(messages) == 1 else messages[1].float()
+        is_finite = about.isfinite().all()
+        update, learned = self.read(cells[None])
+        if "step" in self.kept:
+            levels = Levels(self.state.settings.bits, world)
+            before = self.kept["step"].amax() if step is None else step
+            after = levels.next_step(before, about[0] / world, (about[1] / world).sqrt())
+            learned["step"] = after.expand_as(self.kept["step"])
+        for field, before in self.kept.items():
+            before.copy_(torch.where(is_finite, learned[field], before))
+        update = torch.where(is_finite, update, torch.nan)
+        split = [*update.split([part.numel() for part in self.compressed]), *exact.split(sizes)]
+        for target, part in zip([*self.compressed, *self.exact], split, strict=True):
+            target.copy_(part.view_as(target))
+        return self.buffer
+
+    def read(self, table: Tensor) -> tuple[Tensor, State]:
+        """The table as a gradient, and what is kept afterwards."""
+        settings = self.state.settings
+        reading = settings.decoder.read(self.sketch, table, self.kept)
+        estimate, learned = reading.estimate, dict(reading.learned)
+        # Without momentum there is none to keep: a single zero stands for it.
+        momentum = self.kept.get("momentum", estimate.new_zeros(()))
+        if settings.top_k:
+            before = {"momentum": momentum, "error": self.kept["error"]}
+            sent, after = settings.server(self.sketch.dim).send(
+                estimate, before, 1.0, IDENTITY, self.state.step
+            )
+            return sent.sparse.to_dense(), learned | after
+        if settings.momentum:
+            estimate = learned["momentum"] = settings.momentum * momentum + estimate
+        return estimate, learned

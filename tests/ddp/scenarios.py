@@ -1,0 +1,277 @@
+"""What the tests of the hook look at, from two real processes: python scenarios.py RANK FOLDER PART.
+
+Each scenario is a function that returns what can be written as JSON. Both ranks write theirs.
+"""
+
+import hashlib
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from fetchsgd.ddp import SketchState, sketch_hook
+from fetchsgd.errors import UserError
+from fetchsgd.tasks.digits import digits
+
+WORLD = 2
+BATCH = 16
+SMALL_BUCKETS = 0.008  # MB
+
+
+def network(dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    layers = nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.LayerNorm(32), nn.Linear(32, 10)
+    return nn.Sequential(nn.Flatten(), *layers).to(dtype)
+
+
+def wrapped(model, **options):
+    """DDP with the hook if there are options, and its state."""
+    ddp = DistributedDataParallel(model, bucket_cap_mb=SMALL_BUCKETS)
+    if not options:
+        return ddp, None
+    state = SketchState(ddp, exact_below=100, **options)
+    ddp.register_comm_hook(state, sketch_hook)
+    return ddp, state
+
+
+DATA = digits().train
+INPUTS, TARGETS = DATA.inputs, DATA.targets
+
+
+def batch(step, rank):
+    chosen = torch.randperm(len(TARGETS), generator=torch.Generator().manual_seed(step))
+    chosen = chosen[rank * BATCH : (rank + 1) * BATCH]
+    return INPUTS[chosen], TARGETS[chosen]
+
+
+def loss_of(ddp, step, rank):
+    inputs, targets = batch(step, rank)
+    dtype = next(ddp.parameters()).dtype
+    return cross_entropy(ddp(inputs.to(dtype)).float(), targets)
+
+
+def train(ddp, steps, rate=0.05, first=0):
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=rate)
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(ddp, step, dist.get_rank()).backward()
+        optimizer.step()
+
+
+def weights(model):
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()])
+
+
+def digest(*tensors):
+    hash = hashlib.sha256()
+    for tensor in tensors:
+        hash.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return hash.hexdigest()
+
+
+def state_digest(state):
+    held = state.state_dict()
+    numbers = [t for fields in held["parameters"].values() for t in fields.values()]
+    names = json.dumps([held["step"], held["settings"], list(held["parameters"])])
+    return digest(*numbers) + hashlib.sha256(names.encode()).hexdigest()
+
+
+def as_plain():
+    """With a cell for each weight, and before the first compressed step."""
+    found = {}
+    plain, _ = wrapped(network())
+    train(plain, 5)
+    for name, options in {
+        "a cell for each": {"compression": 1.0, "cells": "float32"},
+        "warm-up": {"compression": 50.0, "start_iter": 5},
+        "one compressed": {"compression": 50.0, "start_iter": 4},
+    }.items():
+        ddp, _ = wrapped(network(), **options)
+        train(ddp, 5)
+        found[name] = float((weights(ddp) - weights(plain)).abs().max())
+    return found
+
+
+KINDS = {
+    "float32": {"cells": "float32"},
+    "bfloat16": {"cells": "bfloat16"},
+    "int16": {"cells": "int16"},
+    "int8": {"cells": "int8"},
+    "int4": {"cells": "int4"},
+    "unbiased": {"decode": "unbiased"},
+    "top-k": {"top_k": 0.1, "momentum": 0.9},
+    "top-k without momentum": {"top_k": 0.1},
+    "momentum": {"momentum": 0.5},
+}
+
+
+def replicas():
+    """After 20 steps, in which buckets were rebuilt after the first."""
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, options in KINDS.items():
+            ddp, state = wrapped(network(dtype), compression=8.0, **options)
+            train(ddp, 20, rate=0.01)
+            found[f"{name}, {dtype}"] = [digest(weights(ddp)), state_digest(state)]
+    return found
+
+
+def rebuilt():
+    """Which parameters were in which bucket, and what the hook kept for one of them."""
+    ddp = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    state = SketchState(ddp, 8.0, exact_below=100)
+    seen = []
+
+    def watching(state, bucket):
+        seen.append([state.step, bucket.index(), state.names_of(bucket.parameters())])
+        return sketch_hook(state, bucket)
+
+    ddp.register_comm_hook(state, watching)
+    train(ddp, 1)
+    before = {name: kept["variance"] for name, kept in state.memory.copies().items()}
+    state.memory.bucket([*reversed(sorted(before))], [0] * len(before), torch.device("cpu"))
+    after = {name: kept["variance"] for name, kept in state.memory.copies().items()}
+    train(ddp, 2, first=1)
+    return {"seen": seen, "kept": all(after[name].equal(before[name]) for name in before)}
+
+
+def accumulated():
+    """Two halves without a reduction in between, beside both at once."""
+    found = []
+    for parts in (1, 2):
+        ddp, state = wrapped(network(), compression=8.0, cells="float32")
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        for step in range(4):
+            optimizer.zero_grad()
+            inputs, targets = batch(step, dist.get_rank())
+            pieces = list(zip(inputs.chunk(parts), targets.chunk(parts), strict=True))
+            for x, y in pieces[:-1]:
+                with ddp.no_sync():
+                    (cross_entropy(ddp(x), y) / parts).backward()
+            x, y = pieces[-1]
+            (cross_entropy(ddp(x), y) / parts).backward()
+            optimizer.step()
+        found.append((weights(ddp), state.step))
+    return {"difference": float((found[0][0] - found[1][0]).abs().max()), "steps": found[1][1]}
+
+
+def joined():
+    """Rank 0 has fewer batches."""
+    ddp, state = wrapped(network(), compression=8.0)
+    with Join([ddp]):
+        train(ddp, 4 if dist.get_rank() == 0 else 7)
+    return {"weights": digest(weights(ddp)), "state": state_digest(state), "steps": state.step}
+
+
+def learned():
+    """Accuracy on the test set after three passes, plain and compressed."""
+    task, found = digits(), {}
+    for name, options in {
+        "plain": {},
+        "8x": {"compression": 8.0},
+        "8x, float32": {"compression": 8.0, "cells": "float32"},
+        "32x": {"compression": 32.0},
+        "32x, top-k": {"compression": 32.0, "top_k": 0.1},
+    }.items():
+        ddp, state = wrapped(network(), **options)
+        train(ddp, 120, rate=0.1)
+        with torch.no_grad():
+            right = ddp.module(task.test_inputs).argmax(1) == task.test_targets
+        sent = state.sent_bytes if state else 0
+        found[name] = {"accuracy": float(right.float().mean()), "sent": sent}
+    return found
+
+
+def not_finite():
+    """One rank has an infinite gradient in one step."""
+    ddp, state = wrapped(network(), compression=8.0)
+    train(ddp, 3)
+    before = state.memory.copies()
+    inputs, targets = batch(3, dist.get_rank())
+    factor = torch.inf if dist.get_rank() == 1 else 1.0
+    ddp.zero_grad()
+    (cross_entropy(ddp(inputs), targets) * factor).backward()
+    after = state.memory.copies()
+    return {
+        "nan": all(bool(p.grad.isnan().any()) for p in ddp.parameters()),
+        "kept": all(
+            after[name][field].equal(tensor)
+            for name, fields in before.items()
+            for field, tensor in fields.items()
+        ),
+    }
+
+
+def sentence(action):
+    try:
+        action()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def mistakes():
+    """What users are told."""
+    rank = dist.get_rank()
+    double, _ = wrapped(network(torch.float64), compression=8.0)
+    apart, _ = wrapped(network(), compression=8.0, seed=rank)
+    other = DistributedDataParallel(network())
+    other.register_comm_hook(SketchState(network(), 8.0), sketch_hook)
+    return {
+        "dtype": sentence(lambda: train(double, 1)),
+        "apart": sentence(lambda: train(apart, 1)),
+        "model": sentence(lambda: train(other, 1)),
+    }
+
+
+def saved(folder):
+    """Ten steps, a checkpoint by rank 0 alone, and five more."""
+    ddp, state = wrapped(network(), compression=8.0, top_k=0.1, momentum=0.5)
+    train(ddp, 10)
+    if dist.get_rank() == 0:
+        kept = {"model": ddp.module.state_dict(), "hook": state.state_dict()}
+        torch.save(kept, folder / "checkpoint.pt")
+    train(ddp, 5, first=10)
+    return {"weights": digest(weights(ddp)), "state": state_digest(state)}
+
+
+def resumed(folder):
+    """In new processes: the same five steps, from that checkpoint."""
+    kept = torch.load(folder / "checkpoint.pt", weights_only=True)
+    model = network(seed=1)
+    model.load_state_dict(kept["model"])
+    ddp, state = wrapped(model, compression=8.0, top_k=0.1, momentum=0.5)
+    state.load_state_dict(kept["hook"])
+    train(ddp, 5, first=10)
+    return {"weights": digest(weights(ddp)), "state": state_digest(state)}
+
+
+FIRST = [as_plain, replicas, rebuilt, accumulated, joined, learned, not_finite, mistakes]
+
+
+def main(rank, folder, part):
+    # DDP has its own opinion on the strides of gradients and on threads.
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/meeting-{part}", rank=rank, world_size=WORLD
+    )
+    if part == "first":
+        found = {scenario.__name__: scenario() for scenario in FIRST}
+        found["saved"] = saved(folder)
+    else:
+        found = {"resumed": resumed(folder)}
+    (folder / f"{part}-{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
