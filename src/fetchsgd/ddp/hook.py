@@ -89,9 +89,11 @@ class Exchange:
         wide: list[bool],
     ) -> "Exchange":
         settings = state.settings
-        chosen = [name for name, is_wide in zip(names, wide, strict=True) if is_wide]
-        compressed = [part for part, is_wide in zip(gradients, wide, strict=True) if is_wide]
-        exact = [part for part, is_wide in zip(gradients, wide, strict=True) if not is_wide]
+        # In the model's order, which the buckets of the first step and of later ones have not.
+        order = sorted(zip(map(state.places.__getitem__, names), names, gradients, wide, strict=True))
+        chosen = [name for _, name, _, is_wide in order if is_wide]
+        compressed = [part for _, _, part, is_wide in order if is_wide]
+        exact = [part for _, _, part, is_wide in order if not is_wide]
         sizes = [part.numel() for part in compressed]
         # A public step follows from the steps before, so a bucket's first table is in float32.
         has_step = settings.has_levels and state.memory.has_all(chosen)
@@ -127,8 +129,8 @@ class Exchange:
         works = [dist.all_reduce(each, group=group, async_op=True) for each in messages]
 
         def finish(_: object) -> Tensor:
-            # Begun earlier, and so on its way by now.
-            works[0].wait()
+            for earlier in works[:-1]:  # begun before this one, and so on its way by now
+                earlier.wait()
             return self.finish(messages, step)
 
         return works[-1].get_future().then(finish)

@@ -53,6 +53,7 @@ class SketchState:
         self.names = {p: n for n, p in module.named_parameters() if p.requires_grad}
         if not self.names:
             raise UserError("the model has no trainable parameters, so there is nothing to reduce")
+        self.places = {name: place for place, name in enumerate(self.names.values())}
         self.process_group = process_group
         self.memory = Memory(self.settings.fields)
         self.step = 0
@@ -115,6 +116,8 @@ class SketchState:
 
     def _check_parameters(self, kept: Kept) -> None:
         shapes = {name: p for p, name in self.names.items() if self.is_compressed(p)}
+        if absent := sorted(set(shapes) - set(kept)) if kept else []:
+            raise UserError(f"the state is of another model: it has no {absent[0]!r}")
         for name, fields in kept.items():
             if name not in shapes:
                 raise UserError(
