@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -123,14 +124,14 @@ def train(options: argparse.Namespace, method: str, lr: float, rate: str) -> dic
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     logs: list[Log] = [each["log"] for each in found]
     losses = [fmean(line["loss"] for line in lines) for lines in zip(*logs, strict=True)]
-    times = [line["seconds"] for line in logs[0]]
+    times = [line["seconds"] for line in logs[0]][SKIP:]
     sent = [fmean(line["sent"] for line in lines) for lines in zip(*logs, strict=True)]
     tail = max(int(TAIL * len(losses)), 1)
     return {
         "weights": found[0]["weights"],
         "steps": len(losses),
         "loss": fmean(losses[-tail:]),
-        "step_seconds": median(b - a for a, b in zip(times[SKIP:], times[SKIP + 1 :], strict=False)),
+        "step_seconds": median(b - a for a, b in pairwise(times)),
         "step_bytes": (sent[-1] - sent[SKIP]) / max(len(sent) - 1 - SKIP, 1),
         "losses": [round(loss, 4) for loss in losses],
     }

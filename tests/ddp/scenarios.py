@@ -1,12 +1,14 @@
-"""What the tests of the hook look at, from two real processes: python scenarios.py RANK FOLDER.
+"""What the tests of the hook look at, from two real processes: python scenarios.py RANK FOLDER PORT
 
 Each scenario is a function of a folder that returns what can be written as JSON. Both ranks write
 theirs.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import runpy
 import sys
 import warnings
 from pathlib import Path
@@ -24,6 +26,7 @@ from fetchsgd.errors import UserError
 from fetchsgd.sketch import CountSketch
 from fetchsgd.tasks.digits import digits
 
+EXAMPLE = Path(__file__).parents[2] / "examples/ddp.py"
 WORLD = 2
 BATCH = 16
 SMALL_BUCKETS = 0.004  # MB
@@ -256,15 +259,23 @@ ALONE = [as_plain, replicas, rebuilt, accumulated, joined, learned, not_finite, 
 
 
 def take_part(rank, folder, part, scenarios):
-    dist.init_process_group(
-        "gloo", f"file://{folder}/meeting-{part}", rank=rank, world_size=WORLD
-    )
+    dist.init_process_group("gloo", f"file://{folder}/meeting-{part}", rank=rank, world_size=WORLD)
     found = {}
     for scenario in scenarios:
         found[scenario.__name__] = scenario(folder)
     (folder / f"{part}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def run_example(rank, folder):
+    """As torchrun starts it."""
+    port = sys.argv[3]
+    place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    sys.argv = [str(EXAMPLE), "--compression", "32"]
+    with (folder / f"example-{rank}.txt").open("w") as out, contextlib.redirect_stdout(out):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
 def compile_kernels():
@@ -290,6 +301,7 @@ def main(rank, folder):
         take_part(rank, folder, "fresh", [resumed])
         os._exit(0)
     take_part(rank, folder, "first", [*ALONE, saved])
+    run_example(rank, folder)
     os.write(writing, b"x")
     sys.exit(os.waitpid(child, 0)[1])
 

@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,16 +27,19 @@ def found(tmp_path_factory):
             run_ranks(folder)
             (folder / "done").touch()
     parts = [[json.loads((folder / f"{p}-{r}.json").read_text()) for r in (0, 1)] for p in PARTS]
-    return [first | fresh for first, fresh in zip(*parts, strict=True)]
+    printed = [{"example": (folder / f"example-{r}.txt").read_text()} for r in (0, 1)]
+    return [first | fresh | text for first, fresh, text in zip(*parts, printed, strict=True)]
 
 
 PARTS = ("first", "fresh")
 
 
 def run_ranks(folder):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(SCENARIOS), str(rank), str(folder)],
+            [sys.executable, str(SCENARIOS), str(rank), str(folder), str(port)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in (0, 1)
@@ -120,3 +125,12 @@ def test_a_fresh_process_goes_on_from_the_state_of_rank_0(found):
 def test_mistakes_are_told_on_every_rank(found, mistake, words):
     for rank in found:
         assert words in rank["mistakes"][mistake]
+
+
+def test_the_example_learns_with_few_bytes(found):
+    accuracy, sent, whole = re.fullmatch(
+        r"accuracy ([\d.]+) %\n([\d,]+) bytes a step instead of ([\d,]+)\n", found[0]["example"]
+    ).groups()
+    assert float(accuracy) > 90
+    assert int(sent.replace(",", "")) < int(whole.replace(",", "")) / 20
+    assert found[1]["example"] == ""

@@ -35,7 +35,10 @@ Gradient = torch.futures.Future[Tensor]
 ABOUT = 2
 
 
-def sketch_hook(state: SketchState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def sketch_hook(
+    state: SketchState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """The hook: `model.register_comm_hook(SketchState(model), sketch_hook)`."""
     buffer = bucket.buffer()
     if buffer.dtype not in FLOATS:
@@ -61,7 +64,8 @@ def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
     group = state.group
     state.sent_bytes += buffer.nbytes
     work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
-    return work.get_future().then(lambda _: buffer)
+    future: Gradient = work.get_future().then(lambda _: buffer)
+    return future
 
 
 @dataclass(eq=False)
@@ -90,10 +94,10 @@ class Exchange:
     ) -> "Exchange":
         settings = state.settings
         # In the model's order, which the buckets of the first step and of later ones have not.
-        order = sorted(zip(map(state.places.__getitem__, names), names, gradients, wide, strict=True))
-        chosen = [name for _, name, _, is_wide in order if is_wide]
-        compressed = [part for _, _, part, is_wide in order if is_wide]
-        exact = [part for _, _, part, is_wide in order if not is_wide]
+        order = sorted(range(len(names)), key=lambda at: state.places[names[at]])
+        chosen = [names[at] for at in order if wide[at]]
+        compressed = [gradients[at] for at in order if wide[at]]
+        exact = [gradients[at] for at in order if not wide[at]]
         sizes = [part.numel() for part in compressed]
         # A public step follows from the steps before, so a bucket's first table is in float32.
         has_step = settings.has_levels and state.memory.has_all(chosen)
@@ -119,7 +123,7 @@ class Exchange:
             cells, about[0] = self.levels.pack(cells, step, self.key, group.rank())
         elif self.state.settings.cells == "bfloat16":
             cells = cells.bfloat16()
-        parts = [part.flatten().float().div_(group.size()) for part in self.exact]
+        parts = [part.flatten().float() / group.size() for part in self.exact]
         beside = torch.cat([about, *parts])
         if cells.dtype == torch.float32:  # one message instead of two
             messages = [torch.cat([beside, cells])]
@@ -131,9 +135,13 @@ class Exchange:
         def finish(_: object) -> Tensor:
             for earlier in works[:-1]:  # begun before this one, and so on its way by now
                 earlier.wait()
+            for tensor in messages if step is None else [*messages, step]:
+                if tensor.is_cuda:  # the callback has a stream of its own
+                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
             return self.finish(messages, step)
 
-        return works[-1].get_future().then(finish)
+        future: Gradient = works[-1].get_future().then(finish)
+        return future
 
     def finish(self, messages: list[Tensor], step: Tensor | None) -> Tensor:
         """From the sums to what the optimiser sees."""
@@ -155,7 +163,10 @@ class Exchange:
         for field, before in self.kept.items():
             before.copy_(torch.where(is_finite, learned[field], before))
         update = torch.where(is_finite, update, torch.nan)
-        split = [*update.split([part.numel() for part in self.compressed]), *exact.split(sizes)]
+        split = [
+            *torch.split(update, [part.numel() for part in self.compressed]),
+            *torch.split(exact, sizes),
+        ]
         for target, part in zip([*self.compressed, *self.exact], split, strict=True):
             target.copy_(part.view_as(target))
         return self.buffer

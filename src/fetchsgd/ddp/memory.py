@@ -51,7 +51,7 @@ class Memory:
                 for name, length in zip(key, lengths, strict=True)
             ]
             state[field] = torch.cat(before)
-            for part, view in zip(found, state[field].split(lengths), strict=True):
+            for part, view in zip(found, torch.split(state[field], lengths), strict=True):
                 part[field] = view
         self.kept |= dict(zip(key, found, strict=True))
         self._buckets[key] = state

@@ -70,7 +70,7 @@ class SketchState:
     def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
         """Of a bucket's parameters."""
         try:
-            return [self.names[parameter] for parameter in parameters]  # type: ignore[index]
+            return [self.names[parameter] for parameter in parameters]
         except KeyError:
             raise UserError(
                 "a bucket has a parameter that is not of the model which SketchState was made "
