@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fetchsgd.ddp import SketchState, sketch_hook  # (+)
 from fetchsgd.tasks.digits import digits
 
-EPOCHS, BATCH, RATE = 12, 32, 0.1
+EPOCHS, BATCH, RATE = 8, 32, 0.1
 
 
 def main() -> None:

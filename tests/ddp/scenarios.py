@@ -6,6 +6,7 @@ theirs.
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import runpy
@@ -279,7 +280,8 @@ def run_example(rank, folder):
 
 
 def compile_kernels():
-    """Once for this process and the one that it forks."""
+    """Once for this process and the one that it forks; and imports that a first step would do."""
+    importlib.import_module("torch._dynamo")
     sketch = CountSketch(100, 1, 10, hash="permutation")
     for numbers in (torch.zeros(100), torch.zeros(100, dtype=torch.bfloat16)):
         sketch.sketch([numbers])

@@ -9,7 +9,7 @@ from fetchsgd.errors import UserError
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-@pytest.mark.parametrize("cols", [1, 2, 9, 1000])
+@pytest.mark.parametrize("cols", [1, 2, 9])
 def test_sums_of_extremes_are_exact(bits, world, cols):
     levels, step = Levels(bits, world), torch.tensor(0.5)
     rows = torch.ones(world, cols) * levels.most * step
@@ -23,12 +23,12 @@ def test_sums_of_extremes_are_exact(bits, world, cols):
 def test_rounding_is_unbiased_and_differs_between_ranks(bits, generator):
     cells, step, world = 0.4 * torch.randn(500, generator=generator), torch.tensor(1.0), 2
     levels = Levels(bits, world)
-    packed = [[levels.pack(cells, step, key, rank)[0] for rank in (0, 1)] for key in range(400)]
+    packed = [[levels.pack(cells, step, key, rank)[0] for rank in (0, 1)] for key in range(100)]
     assert not packed[0][0].equal(packed[0][1])
     means = torch.stack([levels.unpack(a + b, step, 500) for a, b in packed]).mean(0) / 2
-    # 800 roundings of a cell, each with a standard deviation of at most 1/2: one in 3e6 cells is
+    # 200 roundings of a cell, each with a standard deviation of at most 1/2: one in 2e6 cells is
     # beyond 5 of these.
-    assert (means - cells).abs().max() < 5 * 0.5 / 800**0.5
+    assert (means - cells).abs().max() < 5 * 0.5 / 200**0.5
 
 
 def test_what_is_beyond_the_largest_level_is_cut_off_and_counted():
@@ -42,13 +42,14 @@ def test_what_is_beyond_the_largest_level_is_cut_off_and_counted():
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_step_settles_where_few_cells_are_cut_off(scale, generator):
-    levels, step = Levels(4, 4), torch.zeros(())
-    for _ in range(200):
+    levels, step, seen = Levels(4, 4), torch.zeros(()), []
+    for _ in range(100):
         cells = scale * torch.randn(20_000, generator=generator)
         _, clipped = levels.pack(cells, step, 0, 0)
         step = levels.next_step(step, clipped, cells.square().mean().sqrt())
-    beyond = float((cells.abs() > levels.most * step).float().mean())
-    assert CLIPPED / 10 < beyond < CLIPPED * 10
+        seen.append(float(clipped))
+    # The step goes up and down around where one cell in a thousand is cut off.
+    assert CLIPPED / 4 < sum(seen[50:]) / 50 < CLIPPED * 2
 
 
 def test_too_many_workers_for_the_bits():
