@@ -41,7 +41,7 @@ from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
 
 METHODS = (
     "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 "
-    "sketch:8 sketch:32 sketch:128 sketch:128:int4"
+    "sketch:16 sketch:64:cells=int4 sketch:256:cells=int4"
 )
 SKIP = 3  # steps that are not timed
 WARM_UP = 20  # steps over which the rate of learning rises

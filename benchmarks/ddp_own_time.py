@@ -19,7 +19,10 @@ from torch.nn.functional import cross_entropy
 from fetchsgd.tasks.shakespeare import CharacterModel
 
 CHARACTERS, LENGTH = 74, 80
-METHODS = "plain sketch:32 sketch:128:int4 sketch:8:float32 sketch:32:int8:0.01 power:1 power:4"
+METHODS = (
+    "plain sketch:32 sketch:64:cells=int4 sketch:64:cells=int4:decode=prior sketch:8:cells=float32 "
+    "sketch:32:top_k=0.01 power:1 power:4"
+)
 
 
 def step_seconds(method: str, options: argparse.Namespace, steps: int) -> tuple[float, int]:

@@ -17,6 +17,7 @@ from fetchsgd.ddp import SketchState, sketch_hook
 
 START = 2  # PowerSGD and top-k keep errors by bucket, and buckets are rebuilt after the first step
 ONE_BUCKET = 100_000.0  # MB
+KINDS = {"cells": str, "decode": str, "top_k": float, "momentum": float, "noise_limit": float}
 
 
 def bfloat16_hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001
@@ -61,25 +62,24 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 
 
 def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
-    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:CELLS[:TOP_K]]."""
+    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...]."""
     kind, *options = method.split(":")
     size = {"bucket_cap_mb": ONE_BUCKET} if kind == "power" else {}
     ddp = DistributedDataParallel(model, **size)
     if kind == "bf16":
         ddp.register_comm_hook(None, bfloat16_hook)
     elif kind == "power":
-        state = power.PowerSGDState(
+        low_rank = power.PowerSGDState(
             None, int(options[0]), START, random_seed=seed, orthogonalization_epsilon=1e-8
         )
-        ddp.register_comm_hook(state, power.powerSGD_hook)
+        ddp.register_comm_hook(low_rank, power.powerSGD_hook)
     elif kind == "topk":
         ddp.register_comm_hook(TopK(float(options[0])), top_k_hook)
     elif kind == "sketch":
-        cells = options[1] if len(options) > 1 else "int8"
-        top_k = float(options[2]) if len(options) > 2 else 0.0
-        ddp.register_comm_hook(
-            SketchState(ddp, float(options[0]), cells=cells, top_k=top_k, seed=seed), sketch_hook
-        )
+        given = dict(option.split("=") for option in options[1:])
+        chosen = {name: KINDS[name](text) for name, text in given.items()}
+        state = SketchState(ddp, float(options[0]), seed=seed, **chosen)
+        ddp.register_comm_hook(state, sketch_hook)
     elif kind != "plain":
         raise ValueError(f"there is no method {method!r}")
     return ddp

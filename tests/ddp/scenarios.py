@@ -31,6 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/ddp.py"
 WORLD = 2
 BATCH = 16
 SMALL_BUCKETS = 0.004  # MB
+EVERYTHING = {"compression": 8.0, "top_k": 0.1, "momentum": 0.5, "decode": "prior"}
 
 
 def network(dtype=torch.float32, seed=0):
@@ -113,12 +114,12 @@ KINDS = {
     "int16": {"cells": "int16"},
     "int8": {"cells": "int8"},
     "int4": {"cells": "int4"},
-    "unbiased": {"decode": "unbiased"},
+    "prior": {"decode": "prior"},
     "top-k": {"top_k": 0.1, "momentum": 0.9},
     "top-k without momentum": {"top_k": 0.1},
     "momentum": {"momentum": 0.5},
     "levels of bf16": {"cells": "int8"},
-    "top-k of bf16": {"cells": "bfloat16", "top_k": 0.1},
+    "prior, top-k of bf16": {"cells": "bfloat16", "top_k": 0.1, "decode": "prior"},
 }
 
 
@@ -182,6 +183,7 @@ def learned(folder):
     for name, options in {
         "plain": {},
         "8x": {"compression": 8.0},
+        "8x, prior": {"compression": 8.0, "decode": "prior"},
     }.items():
         ddp, state = wrapped(network(), **options)
         train(ddp, 80, rate=0.2)
@@ -194,7 +196,7 @@ def learned(folder):
 
 def not_finite(folder):
     """One rank has an infinite gradient in one step."""
-    ddp, state = wrapped(network(), compression=8.0)
+    ddp, state = wrapped(network(), **EVERYTHING)
     train(ddp, 3)
     before = state.memory.copies()
     inputs, targets = batch(3, dist.get_rank())
@@ -236,7 +238,7 @@ def mistakes(folder):
 
 def saved(folder):
     """Ten steps, a checkpoint by rank 0 alone, and five more; with one bucket, then and later."""
-    ddp, state = wrapped(network(), 25.0, compression=8.0, top_k=0.1, momentum=0.5)
+    ddp, state = wrapped(network(), 25.0, **EVERYTHING)
     train(ddp, 10)
     if dist.get_rank() == 0:
         kept = {"model": ddp.module.state_dict(), "hook": state.state_dict()}
@@ -250,7 +252,7 @@ def resumed(folder):
     kept = torch.load(folder / "checkpoint.pt", weights_only=True)
     model = network(seed=1)
     model.load_state_dict(kept["model"])
-    ddp, state = wrapped(model, 25.0, compression=8.0, top_k=0.1, momentum=0.5)
+    ddp, state = wrapped(model, 25.0, **EVERYTHING)
     state.load_state_dict(kept["hook"])
     train(ddp, 5, first=10)
     return {"weights": digest(weights(ddp)), "state": state_digest(state)}

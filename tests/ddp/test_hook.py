@@ -92,7 +92,8 @@ def test_ranks_with_fewer_batches_keep_up(found):
 def test_digits_are_learned_at_an_eighth_of_the_bytes(found):
     result = found[0]["learned"]
     assert result["plain"]["accuracy"] > 0.85
-    assert result["8x"]["accuracy"] > result["plain"]["accuracy"] - 0.05
+    for ours in ("8x", "8x, prior"):
+        assert result[ours]["accuracy"] > result["plain"]["accuracy"] - 0.05
 
 
 def test_bytes_are_those_of_the_tables_and_of_what_is_never_compressed(found):

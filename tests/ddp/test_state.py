@@ -9,6 +9,7 @@ from fetchsgd.ddp.memory import Memory
 from fetchsgd.errors import UserError
 
 CPU = torch.device("cpu")
+EVERYTHING = {"top_k": 0.1, "momentum": 0.9, "decode": "prior"}
 
 
 def test_memory_follows_parameters_into_other_buckets():
@@ -51,16 +52,16 @@ def test_vectors_and_small_tensors_are_never_compressed():
 
 
 def test_a_state_dict_holds_numbers_texts_and_tensors_alone(tmp_path):
-    state = filled(SketchState(model(), top_k=0.1, momentum=0.9))
+    state = filled(SketchState(model(), **EVERYTHING))
     torch.save(state.state_dict(), tmp_path / "state.pt")
-    other = SketchState(model(), top_k=0.1, momentum=0.9)
+    other = SketchState(model(), **EVERYTHING)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other.memory.copies()["0.weight"]["momentum"].equal(torch.full((2000,), 2.0))
     assert sorted(other.memory.copies()["0.weight"]) == ["error", "momentum", "step", "variance"]
 
 
 def test_a_loaded_state_is_a_copy():
-    state = filled(SketchState(model()))
+    state = filled(SketchState(model(), **EVERYTHING))
     held = state.state_dict()
     filled(state, 5.0)
     assert float(held["parameters"]["0.weight"]["variance"][0]) == 2.0
@@ -89,17 +90,17 @@ def test_a_state_of_other_settings_is_refused(options, words):
 
 
 def test_a_state_of_another_model_is_refused():
-    held = filled(SketchState(model())).state_dict()
+    held = filled(SketchState(model(), top_k=0.1)).state_dict()
     with pytest.raises(UserError, match="'0.weight' must have 2400 numbers, got 2000"):
-        SketchState(model(60)).load_state_dict(held)
+        SketchState(model(60), top_k=0.1).load_state_dict(held)
     with pytest.raises(UserError, match="it has '0.weight', which is not a parameter"):
-        SketchState(nn.ModuleDict({"x": nn.Linear(40, 50)})).load_state_dict(
+        SketchState(nn.ModuleDict({"x": nn.Linear(40, 50)}), top_k=0.1).load_state_dict(
             held | {"parameters": held["parameters"] | {"x.weight": {}}}
         )
     with pytest.raises(UserError, match="it has no 'x.weight'"):
-        SketchState(nn.ModuleDict({"x": nn.Linear(40, 50)})).load_state_dict(held)
+        SketchState(nn.ModuleDict({"x": nn.Linear(40, 50)}), top_k=0.1).load_state_dict(held)
     with pytest.raises(UserError, match="not a state_dict of SketchState: it has no 'format'"):
-        SketchState(model()).load_state_dict(model().state_dict())
+        SketchState(model(), top_k=0.1).load_state_dict(model().state_dict())
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,14 @@ def test_a_state_of_another_model_is_refused():
 def test_options_that_make_no_sense(options, words):
     with pytest.raises(UserError, match=words):
         SketchState(model(), **options)
+
+
+def test_without_a_prior_nothing_is_kept_for_each_weight():
+    assert Settings(8.0, "float32").fields == {}
+    assert Settings(8.0, "int8").fields == {"step": False}
+    assert Settings(8.0, "int8", **EVERYTHING).fields == {
+        "variance": True, "momentum": True, "error": True, "step": False
+    }  # fmt: skip
 
 
 def test_nothing_to_train():

@@ -8,7 +8,7 @@ the whole gradient could not start before the last bucket is there.
     all ranks  all-reduce of the table, and of what is never compressed
     each rank  reads the table: the same bits in, the same gradient out, the same memory kept
 
-What is not finite comes out as NaN in the whole bucket and leaves the memory as it was, so that
+What is not finite anywhere comes out as NaN on all ranks and leaves the memory as it was, so that
 loss scaling can skip the step.
 """
 
@@ -154,7 +154,9 @@ class Exchange:
         else:
             cells = rest if len(messages) == 1 else messages[1].float()
         is_finite = about.isfinite().all()
-        update, learned = self.read(cells[None])
+        update, learned = self.read(torch.where(is_finite, cells, torch.nan)[None])
+        if self.state.settings.top_k:  # which says so for few weights alone
+            update = torch.where(is_finite, update, torch.nan)
         if "step" in self.kept:
             levels = Levels(self.state.settings.bits, world)
             before = self.kept["step"].amax() if step is None else step
@@ -162,7 +164,6 @@ class Exchange:
             learned["step"] = after.expand_as(self.kept["step"])
         for field, before in self.kept.items():
             before.copy_(torch.where(is_finite, learned[field], before))
-        update = torch.where(is_finite, update, torch.nan)
         split = [
             *torch.split(update, [part.numel() for part in self.compressed]),
             *torch.split(exact, sizes),

@@ -30,7 +30,8 @@ class Settings:
     top_k: the share of the weights that get an update in a step, 0 for all of them. What is left
         waits in the error.
     momentum: of the hook itself. Leave it at 0 if the optimiser has its own.
-    decode, noise_limit: how a table is read (fetchsgd.methods.decoding).
+    decode, noise_limit: how a table is read (fetchsgd.methods.decoding). "prior" learns how large
+        each weight's gradients are, which takes a float for each and far more time.
     exact_below: tensors of fewer elements, and all vectors (biases, norms), are never compressed.
     seed: of hashes and of rounding.
     """
@@ -40,7 +41,7 @@ class Settings:
     start_iter: int = 0
     top_k: float = 0.0
     momentum: float = 0.0
-    decode: Literal["prior", "unbiased"] = "prior"
+    decode: Literal["prior", "unbiased"] = "unbiased"
     noise_limit: float = 2.5
     exact_below: int = 1024
     seed: int = 0

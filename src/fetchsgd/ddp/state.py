@@ -40,7 +40,7 @@ class SketchState:
         start_iter: int = 0,
         top_k: float = 0.0,
         momentum: float = 0.0,
-        decode: Literal["prior", "unbiased"] = "prior",
+        decode: Literal["prior", "unbiased"] = "unbiased",
         noise_limit: float = 2.5,
         exact_below: int = 1024,
         seed: int = 0,
