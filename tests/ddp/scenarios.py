@@ -169,6 +169,38 @@ def accumulated(folder):
     return {"difference": float((found[0][0] - found[1][0]).abs().max()), "steps": found[1][1]}
 
 
+class Alternating(nn.Module):
+    """Ranks use different layers in every other step."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = network()[:-1]
+        self.heads = nn.ModuleList(nn.Linear(32, 10) for _ in range(3))
+        self.step = 0
+
+    def forward(self, inputs):
+        self.step += 1
+        return self.heads[(self.step * dist.get_rank()) % 2](self.body(inputs))
+
+
+def unused(folder):
+    """One head is used by nobody, another by one rank at times; gradients are views of buckets."""
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(
+        Alternating(), find_unused_parameters=True, gradient_as_bucket_view=True
+    )
+    state = SketchState(ddp, 8.0, exact_below=100)
+    ddp.register_comm_hook(state, sketch_hook)
+    before = weights(ddp.module.heads[2])
+    train(ddp, 6)
+    return {
+        "weights": digest(weights(ddp)),
+        "state": state_digest(state),
+        "untouched": weights(ddp.module.heads[2]).equal(before),
+        "finite": bool(weights(ddp).isfinite().all()),
+    }
+
+
 def joined(folder):
     """Rank 0 has fewer batches."""
     ddp, state = wrapped(network(), compression=8.0)
@@ -258,7 +290,7 @@ def resumed(folder):
     return {"weights": digest(weights(ddp)), "state": state_digest(state)}
 
 
-ALONE = [as_plain, replicas, rebuilt, accumulated, joined, learned, not_finite, mistakes]
+ALONE = [as_plain, replicas, rebuilt, accumulated, unused, joined, learned, not_finite, mistakes]
 
 
 def take_part(rank, folder, part, scenarios):

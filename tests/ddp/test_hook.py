@@ -84,6 +84,12 @@ def test_accumulated_gradients_are_reduced_once(found):
         assert rank["accumulated"]["steps"] == 4
 
 
+def test_parameters_that_some_or_all_ranks_do_not_use(found):
+    assert found[0]["unused"] == found[1]["unused"]
+    assert found[0]["unused"]["untouched"]
+    assert found[0]["unused"]["finite"]
+
+
 def test_ranks_with_fewer_batches_keep_up(found):
     assert found[0]["joined"] == found[1]["joined"]
     assert found[0]["joined"]["steps"] == 7
