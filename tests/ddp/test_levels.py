@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fetchsgd.ddp.levels import CLIPPED, ROOM, Levels
+from fetchsgd.ddp.levels import ROOM, Levels
 from fetchsgd.errors import UserError
 
 
@@ -40,16 +40,19 @@ def test_what_is_beyond_the_largest_level_is_cut_off_and_counted():
     assert levels.unpack(packed + zeros, step, 4).tolist() == [63.0, -63.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
-def test_the_step_settles_where_few_cells_are_cut_off(scale, generator):
-    levels, step, seen = Levels(4, 4), torch.zeros(()), []
+@pytest.mark.parametrize(
+    ("bits", "scale", "share"), [(4, 1e-8, 0.1), (4, 1e8, 0.1), (8, 1.0, 0.001), (16, 1.0, 0.001)]
+)
+def test_the_step_settles_where_few_cells_are_cut_off(bits, scale, share, generator):
+    levels, step, seen = Levels(bits, 4), torch.zeros(()), []
+    assert levels.clipped == share
     for _ in range(100):
         cells = scale * torch.randn(20_000, generator=generator)
         _, clipped = levels.pack(cells, step, 0, 0)
         step = levels.next_step(step, clipped, cells.square().mean().sqrt())
         seen.append(float(clipped))
-    # The step goes up and down around where one cell in a thousand is cut off.
-    assert CLIPPED / 4 < sum(seen[50:]) / 50 < CLIPPED * 2
+    # The step goes up and down around it.
+    assert share / 4 < sum(seen[50:]) / 50 < share * 2
 
 
 def test_too_many_workers_for_the_bits():

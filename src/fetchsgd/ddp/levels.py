@@ -7,12 +7,14 @@ upper half leaves the sign alone. Sums of whole numbers are exact, in any order.
 
 Every rank rounds at random to the same step, which nobody sends: it follows from what ranks have
 seen together. It grows while more than a few cells are beyond what a level can say, and shrinks
-else. What is beyond is cut off.
+else. What is beyond is cut off. The fewer levels there are, the more cells may be: with a step that
+suits the largest of them, rounding to -1, 0 and 1 would be noise above all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from jaxtyping import Float32, Int
@@ -23,10 +25,12 @@ from fetchsgd.quantisers.kernels import kernels_for
 
 # bits -> in what they are summed, and how far a sum may reach
 ROOM = {4: (torch.uint8, 15), 8: (torch.uint8, 255), 16: (torch.int32, 2**15 - 1)}
-CLIPPED = 1e-3  # the share of cells beyond the largest level
+# The share of cells beyond the largest level: at least, and where that is 1. With one in ten, four
+# workers with 4 bits train as with 8; with one in a thousand, far worse (docs/ddp.md).
+CLIPPED, CLIPPED_AT_ONE = 1e-3, 0.1
 GROW, SHRINK = 1.25, 0.98
-# The largest level in terms of the cells' root mean square: at first, at least and at most.
-FIRST, LEAST, MOST = 4.0, 1.0, 256.0
+# The largest level in terms of the cells' root mean square: at least and at most.
+LEAST, MOST = 1.0, 256.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class Levels:
     def most(self) -> int:
         """The largest level of a worker: as many as all of them can add up to without a carry."""
         return ROOM[self.bits][1] // (2 * self.world)
+
+    @property
+    def clipped(self) -> float:
+        """The share of cells that may be cut off."""
+        return max(CLIPPED, CLIPPED_AT_ONE / self.most**1.5)
 
     def pack(
         self, cells: Float32[Tensor, " cols"], step: Float32[Tensor, ""], key: int, rank: int
@@ -87,6 +96,7 @@ class Levels:
     ) -> Float32[Tensor, ""]:
         """From the share that was cut off and the size of cells, as all workers have them."""
         unit = rms / self.most
-        moved = step * torch.where(clipped > CLIPPED, GROW, SHRINK)
+        moved = step * torch.where(clipped > self.clipped, GROW, SHRINK)
         moved = torch.minimum(torch.maximum(moved, LEAST * unit), MOST * unit)
-        return torch.where(step > 0, moved, FIRST * unit)
+        first = NormalDist().inv_cdf(1 - self.clipped / 2)  # as if cells were normal
+        return torch.where(step > 0, moved, first * unit)
