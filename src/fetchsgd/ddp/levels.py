@@ -13,6 +13,7 @@ suits the largest of them, rounding to -1, 0 and 1 would be noise above all.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -55,7 +56,7 @@ class Levels:
     @property
     def clipped(self) -> float:
         """The share of cells that may be cut off."""
-        return max(CLIPPED, CLIPPED_AT_ONE / self.most**1.5)
+        return max(CLIPPED, CLIPPED_AT_ONE / math.sqrt(self.most**3))
 
     def pack(
         self, cells: Float32[Tensor, " cols"], step: Float32[Tensor, ""], key: int, rank: int
