@@ -27,7 +27,7 @@ from fetchsgd.quantisers.kernels import kernels_for
 # bits -> in what they are summed, and how far a sum may reach
 ROOM = {4: (torch.uint8, 15), 8: (torch.uint8, 255), 16: (torch.int32, 2**15 - 1)}
 # The share of cells beyond the largest level: at least, and where that is 1. With one in ten, four
-# workers with 4 bits train as with 8; with one in a thousand, far worse (docs/ddp.md).
+# workers with 4 bits train as with 8 (docs/ddp.md); with one in a thousand they were far behind.
 CLIPPED, CLIPPED_AT_ONE = 1e-3, 0.1
 GROW, SHRINK = 1.25, 0.98
 # The largest level in terms of the cells' root mean square: at least and at most.
