@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from fetchsgd.errors import UserError
 from fetchsgd.methods.decoding import Decoder, Prior, Unbiased
 from fetchsgd.methods.in_vectors import VectorServer
@@ -83,6 +85,10 @@ class Settings:
             "step": (self.has_levels, False),
         }
         return {name: each for name, (wanted, each) in kept.items() if wanted}
+
+    def is_compressed(self, shape: torch.Size) -> bool:
+        """Vectors and small tensors are few bytes, and each of their numbers moves much."""
+        return len(shape) > 1 and shape.numel() >= self.exact_below
 
     def sketch(self, dim: int, step: int, bucket: int) -> CountSketch:
         """For a bucket with so many weights to compress, with the hash of the step."""

@@ -78,8 +78,7 @@ class SketchState:
             ) from None
 
     def is_compressed(self, parameter: Tensor) -> bool:
-        """Vectors and small tensors are few bytes, and each of their numbers moves much."""
-        return parameter.ndim > 1 and parameter.numel() >= self.settings.exact_below
+        return self.settings.is_compressed(parameter.shape)
 
     def state_dict(self) -> dict[str, Any]:
         """The same on every rank, but for the devices: numbers, texts and tensors alone."""
