@@ -1,4 +1,4 @@
-"""What the tests of the hook look at, from two real processes: python scenarios.py RANK FOLDER PORT
+"""What the tests of the hook look at, from two real processes: python scenarios.py FOLDER PORT
 
 Each scenario is a function of a folder that returns what can be written as JSON. Both ranks write
 theirs.
@@ -9,7 +9,9 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
@@ -254,7 +256,7 @@ def take_part(rank, folder, part, scenarios):
 
 def run_example(rank, folder):
     """As torchrun starts it."""
-    port = sys.argv[3]
+    port = sys.argv[2]
     place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()}
     sys.argv = [str(EXAMPLE), "--compression", "32"]
@@ -263,7 +265,7 @@ def run_example(rank, folder):
 
 
 def compile_kernels():
-    """Once for this process and the one that it forks; and imports that a first step would do."""
+    """Once for all processes that are forked; and imports that a first step would do."""
     importlib.import_module("torch._dynamo")
     sketch = CountSketch(100, 1, 10, hash="permutation")
     for numbers in (torch.zeros(100), torch.zeros(100, dtype=torch.bfloat16)):
@@ -273,23 +275,37 @@ def compile_kernels():
     Levels(8, WORLD).pack(torch.zeros(10), torch.ones(()), 0, 0)
 
 
-def main(rank, folder):
+def pair(part):
+    """Two processes, forked so that imports and kernels are theirs already; run to their ends."""
+    children = []
+    for rank in range(WORLD):
+        child = os.fork()
+        if child == 0:
+            try:
+                part(rank)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
+
+
+def main(folder):
     # DDP has its own opinion on the strides of gradients and on threads.
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     compile_kernels()
-    reading, writing = os.pipe()
-    child = os.fork()  # the fresh process, which has been through nothing
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)  # until the other one is through
-        take_part(rank, folder, "fresh", [resumed])
-        os._exit(0)
-    take_part(rank, folder, "first", [*ALONE, saved])
-    run_example(rank, folder)
-    os.write(writing, b"x")
-    sys.exit(os.waitpid(child, 0)[1])
+    pair(lambda rank: take_part(rank, folder, "first", [*ALONE, saved]))
+    pair(lambda rank: take_part(rank, folder, "fresh", [resumed]))
+    pair(lambda rank: run_example(rank, folder))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -37,20 +37,9 @@ PARTS = ("first", "fresh")
 def run_ranks(folder):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCENARIOS), str(rank), str(folder), str(port)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    try:
-        for rank in ranks:
-            printed, _ = rank.communicate(timeout=SECONDS)
-            assert rank.returncode == 0, printed
-    finally:
-        for rank in ranks:
-            rank.kill()
+    command = [sys.executable, str(SCENARIOS), str(folder), str(port)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_a_cell_for_each_weight_is_plain_ddp(found):
