@@ -138,7 +138,7 @@ class Sketch:
         }
         table = settings.sketch(dim, 0, 0).cols * settings.bits / 8
         exact = sum(shape.numel() for shape in shapes) - dim
-        self.sent = table + 4 * exact
+        self.sent = table + (4 if settings.cells == "float32" else 2) * exact
         self.step = torch.zeros((), device=device)
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:

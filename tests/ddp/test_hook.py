@@ -93,9 +93,9 @@ def test_digits_are_learned_at_an_eighth_of_the_bytes(found):
 
 def test_bytes_are_those_of_the_tables_and_of_what_is_never_compressed(found):
     weights, exact = 64 * 48 + 48 * 32 + 32 * 10, 48 + 32 + 64 + 10
-    cells, about = weights // 2, 2 * 4  # a byte for each; two numbers about each bucket
-    first = 4 * (cells + exact) + about  # in float32, before there is a step
-    later = cells + 4 * exact + 2 * about
+    cells, about = weights // 2, 2  # a byte for each; two numbers about each bucket
+    first = 4 * (cells + exact + about)  # in float32, before there is a step
+    later = cells + 2 * (exact + 2 * about)
     assert found[0]["learned"]["8x"]["sent"] == first + 79 * later
 
 

@@ -124,11 +124,11 @@ class Exchange:
         elif self.state.settings.cells == "bfloat16":
             cells = cells.bfloat16()
         parts = [part.flatten().float() / group.size() for part in self.exact]
-        beside = torch.cat([about, *parts])
-        if cells.dtype == torch.float32:  # one message instead of two
-            messages = [torch.cat([beside, cells])]
-        else:
-            messages = [beside, cells]
+        # Where cells are rounded, what travels beside them need not be finer than bfloat16.
+        kind = torch.float32 if cells.dtype == torch.float32 else torch.bfloat16
+        messages = [torch.cat([about, *parts]).to(kind), cells]
+        if cells.dtype == kind:  # one message instead of two
+            messages = [torch.cat(messages)]
         self.state.sent_bytes += sum(message.nbytes for message in messages)
         works = [dist.all_reduce(each, group=group, async_op=True) for each in messages]
 
@@ -146,13 +146,14 @@ class Exchange:
     def finish(self, messages: list[Tensor], step: Tensor | None) -> Tensor:
         """From the sums to what the optimiser sees."""
         world = self.state.group.size()
-        about, beside = messages[0][:ABOUT], messages[0][ABOUT:]
+        first = messages[0].float()
+        about, beside = first[:ABOUT], first[ABOUT:]
         sizes = [part.numel() for part in self.exact]
         exact, rest = beside[: sum(sizes)], beside[sum(sizes) :]
         if self.levels and step is not None:
             cells = self.levels.unpack(messages[1], step, self.sketch.cols)
         else:
-            cells = rest if len(messages) == 1 else messages[1].float()
+            cells = rest
         is_finite = about.isfinite().all()
         update, learned = self.read(torch.where(is_finite, cells, torch.nan)[None])
         if self.state.settings.top_k:  # which says so for few weights alone

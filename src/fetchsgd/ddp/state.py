@@ -26,7 +26,7 @@ class SketchState:
     """The state of `sketch_hook`; `Settings` says what the options mean.
 
     model: the model that is trained, wrapped or not, to know parameters by their names.
-    process_group: as DDP's; None is the default group.
+    process_group: None is that of a model which is wrapped already, or else the default group.
 
     step: how many steps have been taken. sent_bytes: what this rank has handed to all-reduce.
     """
@@ -49,7 +49,10 @@ class SketchState:
         self.settings = Settings(
             compression, cells, start_iter, top_k, momentum, decode, noise_limit, exact_below, seed
         )
-        module = model.module if isinstance(model, DistributedDataParallel) else model
+        module = model
+        if isinstance(model, DistributedDataParallel):
+            module = model.module
+            process_group = process_group or model.process_group
         self.names = {p: n for n, p in module.named_parameters() if p.requires_grad}
         if not self.names:
             raise UserError("the model has no trainable parameters, so there is nothing to reduce")
