@@ -25,29 +25,34 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from ddp_emulated import way
+from ddp_emulated import Way, way
 from measure import environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fetchsgd.tasks.augment import crop_and_flip
-from fetchsgd.tasks.base import Task
+from fetchsgd.tasks.base import HeldOut, Task
 from fetchsgd.tasks.cifar import cifar10
 from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
 
 METHODS = (
-    "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 "
-    "sketch:16 sketch:64:cells=int4 sketch:256:cells=int4"
+    "sketch:64:cells=int4 sketch:128:cells=int4 sketch:256:cells=int4:exact_below=0 "
+    "sketch:1024:cells=int4:exact_below=0 sketch:16 topk:0.001 topk:0.01 bf16 "
+    "plain power:1 power:4 power:16"
 )
 WARM_UP = 20  # steps over which the rate of learning rises
+TEST_SEQUENCES = 2000
 WIDTH = 30  # of the mean that a curve is read by
 
 
 class Workers:
-    """One model, and the gradients that each of the workers would have."""
+    """One model, and the gradients that each of so many workers would have in a step.
 
-    def __init__(self, options: argparse.Namespace, task: Task) -> None:
-        self.options = options
+    Where their mean is all that is asked for, one of them does the work of all.
+    """
+
+    def __init__(self, options: argparse.Namespace, task: Task, count: int) -> None:
+        self.options, self.count = options, count
         self.inputs = task.train.inputs.to(options.device)
         self.targets = task.train.targets.to(options.device)
         torch.manual_seed(options.seed)
@@ -59,21 +64,21 @@ class Workers:
         self.model.to(options.device)
         self.parameters = list(self.model.parameters())
         self.start = [p.detach().clone() for p in self.parameters]
-        shape = options.workers, options.batch
+        shape = count, options.workers * options.batch // count
         self.x = self.inputs[: shape[0] * shape[1]].unflatten(0, shape).clone()
         self.y = self.targets[: shape[0] * shape[1]].unflatten(0, shape).clone()
         self.gradients = [
-            torch.zeros(options.workers, p.numel(), device=options.device) for p in self.parameters
+            torch.zeros(count, p.numel(), device=options.device) for p in self.parameters
         ]
-        self.loss = torch.zeros(options.workers, device=options.device)
-        self.sent = 0.0  # in a step of the last training
+        self.loss = torch.zeros(count, device=options.device)
         self.compute: Callable[[], None] = self._compute
         if options.device == "cuda":
             self.compute = self._captured()
 
     def _compute(self) -> None:
-        for worker in range(self.options.workers):
-            outputs = self.model(self.x[worker])
+        for worker in range(self.count):
+            with torch.autocast(self.options.device, torch.bfloat16, self.options.bf16):
+                outputs = self.model(self.x[worker]).float()
             loss = cross_entropy(outputs.flatten(0, -2), self.y[worker].flatten())
             found = torch.autograd.grad(loss, self.parameters)
             for target, gradient in zip(self.gradients, found, strict=True):
@@ -113,12 +118,11 @@ def rate(options: argparse.Namespace, peak: float, step: int) -> float:
     return peak * rising * falling
 
 
-def train(workers: Workers, options: argparse.Namespace, method: str, peak: float) -> list[float]:
+def train(
+    workers: Workers, options: argparse.Namespace, exchange: Way, peak: float
+) -> list[float]:
     """Loss by step."""
     workers.restart()
-    exchange = way(
-        method, [p.shape for p in workers.parameters], options.workers, options.device, options.seed
-    )
     optimizer: torch.optim.Optimizer
     if options.task == "cifar10":
         sgd = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
@@ -139,45 +143,45 @@ def train(workers: Workers, options: argparse.Namespace, method: str, peak: floa
         for parameter, mean in zip(workers.parameters, means, strict=True):
             parameter.grad = mean.view_as(parameter)
         optimizer.step()
-    workers.sent = exchange.sent
     return torch.stack(losses).tolist()
 
 
 @torch.no_grad()
-def quality(workers: Workers, task: Task) -> float:
-    """Accuracy on the test images, or loss on the test text."""
+def quality(workers: Workers, task: Task, test: HeldOut) -> float:
+    """Accuracy on the test images, or loss on some of the test text."""
+    count = len(test.targets) if task.higher_is_better else TEST_SEQUENCES
     found: list[Tensor] = []
-    for x, y in zip(task.test_inputs.split(500), task.test_targets.split(500), strict=True):
-        outputs = workers.model(x.to(workers.inputs.device))
-        y = y.to(outputs.device)
-        if workers.options.task == "cifar10":
-            found.append((outputs.argmax(1) == y).float())
+    for x, y in zip(test.inputs[:count].split(500), test.targets[:count].split(500), strict=True):
+        outputs, right = workers.model(x.to(workers.loss.device)), y.to(workers.loss.device)
+        if task.higher_is_better:
+            found.append((outputs.argmax(1) == right).float())
         else:
-            losses = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-            found.append(losses)
-        if workers.options.task != "cifar10" and len(found) >= 4:
-            break
+            found.append(cross_entropy(outputs.mT, right, reduction="none").mean(1))
     return float(torch.cat(found).mean())
 
 
 def measure(options: argparse.Namespace) -> None:
     task = cifar10() if options.task == "cifar10" else shakespeare(sequences_per_client=0)
-    workers = Workers(options, task)
+    test = task.test_data
+    together, apart = Workers(options, task, 1), Workers(options, task, options.workers)
+    shapes = [p.shape for p in apart.parameters]
     about = environment(options.device) | {
         key: value for key, value in vars(options).items() if key not in ("out", "read", "methods")
     }
     part, parts = map(int, options.part.split("/"))
-    for method, peak in list(product(options.methods, options.lr))[part::parts]:
+    for peak, method in list(product(options.lr, options.methods))[part::parts]:
         start = time.perf_counter()
-        losses = train(workers, options, method, peak)
+        exchange = way(method, shapes, options.workers, options.device, options.seed)
+        workers = together if exchange.is_linear else apart
+        losses = train(workers, options, exchange, peak)
         row = {
             "task": options.task,
             "method": method,
             "lr": peak,
-            "weights": sum(p.numel() for p in workers.parameters),
-            "sent": workers.sent,
+            "weights": sum(shape.numel() for shape in shapes),
+            "sent": exchange.sent,
             "loss": fmean(losses[-WIDTH:]),
-            "test": quality(workers, task),
+            "test": quality(workers, task, test),
             "losses": [round(loss, 4) for loss in losses],
         }
         print(
@@ -228,6 +232,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--lr", type=lambda text: [*map(float, text.split())], default=[1e-3])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="forward and backward in bfloat16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="0/1", help="which of the runs: 1/4 is every fourth")
     parser.add_argument("--out", type=Path)

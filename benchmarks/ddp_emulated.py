@@ -18,6 +18,7 @@ import torch
 from ddp_rivals import KINDS, START
 from torch import Tensor
 
+from fetchsgd.ddp.balance import mean_squares, next_size, scales
 from fetchsgd.ddp.levels import Levels
 from fetchsgd.ddp.settings import Settings
 
@@ -27,6 +28,7 @@ SMALL = 1e-8
 
 class Way(Protocol):
     sent: float
+    is_linear: bool  # so that the mean of the gradients is all it needs
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
         """What every worker's optimiser sees, flat."""
@@ -34,8 +36,10 @@ class Way(Protocol):
 
 
 class Plain:
+
     def __init__(self, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
         self.dtype = dtype
+        self.is_linear = dtype == torch.float32
         self.sent = float(dtype.itemsize * sum(shape.numel() for shape in shapes))
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:  # noqa: ARG002
@@ -58,6 +62,8 @@ def orthogonal(columns: Tensor) -> Tensor:
 
 class Power:
     """Tensors of one shape are worked on together."""
+
+    is_linear = True
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int, device: str, seed: int) -> None:
         dice = torch.Generator().manual_seed(seed)
@@ -100,6 +106,8 @@ class Power:
 class TopK:
     """Of all tensors together, as in a single bucket."""
 
+    is_linear = False
+
     def __init__(self, shapes: Sequence[torch.Size], share: float, workers: int) -> None:
         self.sizes = [shape.numel() for shape in shapes]
         self.k = max(math.ceil(share * sum(self.sizes)), 1)
@@ -123,6 +131,8 @@ class TopK:
 class Sketch:
     """The hook's own parts, on one bucket."""
 
+    is_linear = False
+
     def __init__(
         self, shapes: Sequence[torch.Size], settings: Settings, workers: int, device: str
     ) -> None:
@@ -133,9 +143,12 @@ class Sketch:
         ]
         dim = sum(self.sizes)
         self.kept = {
-            field: torch.zeros(dim if is_per_weight else 1, device=device)
+            field: torch.zeros(dim, device=device)
             for field, is_per_weight in settings.fields.items()
+            if is_per_weight
         }
+        self.size = torch.zeros(len(self.sizes), device=device)
+        self.counts = torch.tensor(self.sizes, device=device)
         table = settings.sketch(dim, 0, 0).cols * settings.bits / 8
         exact = sum(shape.numel() for shape in shapes) - dim
         self.sent = table + (4 if settings.cells == "float32" else 2) * exact
@@ -144,7 +157,9 @@ class Sketch:
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
         chosen = [each for each, wide in zip(gradients, self.wide, strict=True) if wide]
         cells = self.settings.sketch(sum(self.sizes), step, 0)
-        own = torch.cat(chosen, dim=1)
+        own, scale = torch.cat(chosen, dim=1), self._scale(chosen)
+        if scale is not None:
+            own /= scale
         tables = cells.sketch(own, batched=True)[:, 0] / self.workers
         size = tables.square().mean(1).mean().sqrt()
         if not self.settings.has_levels:
@@ -153,11 +168,21 @@ class Sketch:
             total = self._levels(tables, step, size)
         reading = self.settings.decoder.read(cells, total[None], self.kept)
         self.kept |= reading.learned
-        parts = iter(reading.estimate.split(self.sizes))
+        estimate = reading.estimate if scale is None else reading.estimate * scale
+        parts = iter(estimate.split(self.sizes))
         return [
             next(parts) if wide else each.mean(0)
             for each, wide in zip(gradients, self.wide, strict=True)
         ]
+
+    def _scale(self, chosen: Gradients) -> Tensor | None:
+        if not self.settings.balance:
+            return None
+        before = self.size
+        workers = [mean_squares(list(parts)) for parts in zip(*chosen, strict=True)]
+        self.size = next_size(before, torch.stack(workers).mean(0))
+        each = scales(before, self.settings.balance)
+        return each.repeat_interleave(self.counts, output_size=sum(self.sizes))
 
     def _levels(self, tables: Tensor, step: int, size: Tensor) -> Tensor:
         levels = Levels(self.settings.bits, self.workers)

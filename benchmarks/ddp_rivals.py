@@ -17,7 +17,15 @@ from fetchsgd.ddp import SketchState, sketch_hook
 
 START = 2  # PowerSGD and top-k keep errors by bucket, and buckets are rebuilt after the first step
 ONE_BUCKET = 100_000.0  # MB
-KINDS = {"cells": str, "decode": str, "top_k": float, "momentum": float, "noise_limit": float}
+KINDS = {
+    "cells": str,
+    "decode": str,
+    "top_k": float,
+    "momentum": float,
+    "noise_limit": float,
+    "balance": float,
+    "exact_below": int,
+}
 
 
 def bfloat16_hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fetchsgd.ddp.balance import mean_squares, next_size, scales
 from fetchsgd.ddp.levels import Levels
 from fetchsgd.ddp.settings import BUCKETS
 from fetchsgd.ddp.state import SketchState
@@ -31,7 +32,8 @@ from fetchsgd.sketch.checks import FLOATS
 
 Gradient = torch.futures.Future[Tensor]
 # Beside the tensors that are never compressed travel two numbers about a rank's own table: the
-# share of cells that were cut off, and the mean square of a cell.
+# share of cells that were cut off, and the mean square of a cell. And, to balance tensors, the mean
+# square of each one's gradient.
 ABOUT = 2
 
 
@@ -78,6 +80,7 @@ class Exchange:
     buffer: Tensor
     compressed: list[Tensor]  # views of the buffer
     exact: list[Tensor]
+    scales: Tensor | None  # of the tensors that are compressed
     levels: Levels | None
     key: int  # of random rounding
 
@@ -102,21 +105,34 @@ class Exchange:
         # A public step follows from the steps before, so a bucket's first table is in float32.
         has_step = settings.has_levels and state.memory.has_all(chosen)
         levels = Levels(settings.bits, state.group.size()) if settings.has_levels else None
+        kept = state.memory.bucket(chosen, sizes, buffer.device)
         return cls(
             state,
             settings.sketch(sum(sizes), step, index),
-            state.memory.bucket(chosen, sizes, buffer.device),
+            kept,
             buffer,
             compressed,
             exact,
+            scales(kept["size"], settings.balance) if settings.balance else None,
             levels if has_step else None,
             number(settings.seed, "quantise", step * BUCKETS + index),
         )
 
+    @property
+    def sizes(self) -> list[int]:
+        return [part.numel() for part in self.compressed]
+
+    def balanced(self) -> list[Tensor]:
+        """What is sketched."""
+        if self.scales is None:
+            return self.compressed
+        each = zip(self.compressed, self.scales.unbind(), strict=True)
+        return [part.float() / scale for part, scale in each]
+
     def start(self) -> Gradient:
         """Send the table; the rest happens when all of it is here."""
         group = self.state.group
-        cells = self.sketch.sketch(self.compressed)[0].div_(group.size())
+        cells = self.sketch.sketch(self.balanced())[0].div_(group.size())
         about = torch.stack([torch.zeros_like(cells[0]), cells.square().mean()])
         step = self.kept["step"].amax() if self.levels else None
         if self.levels and step is not None:
@@ -126,7 +142,8 @@ class Exchange:
         parts = [part.flatten().float() / group.size() for part in self.exact]
         # Where cells are rounded, what travels beside them need not be finer than bfloat16.
         kind = torch.float32 if cells.dtype == torch.float32 else torch.bfloat16
-        messages = [torch.cat([about, *parts]).to(kind), cells]
+        sizes = [mean_squares(self.compressed) / group.size()] if self.scales is not None else []
+        messages = [torch.cat([about, *sizes, *parts]).to(kind), cells]
         if cells.dtype == kind:  # one message instead of two
             messages = [torch.cat(messages)]
         self.state.sent_bytes += sum(message.nbytes for message in messages)
@@ -135,7 +152,7 @@ class Exchange:
         def finish(_: object) -> Tensor:
             for earlier in works[:-1]:  # begun before this one, and so on its way by now
                 earlier.wait()
-            for tensor in messages if step is None else [*messages, step]:
+            for tensor in (each for each in (*messages, step, self.scales) if each is not None):
                 if tensor.is_cuda:  # the callback has a stream of its own
                     tensor.record_stream(torch.cuda.current_stream(tensor.device))
             return self.finish(messages, step)
@@ -148,6 +165,8 @@ class Exchange:
         world = self.state.group.size()
         first = messages[0].float()
         about, beside = first[:ABOUT], first[ABOUT:]
+        if self.scales is not None:
+            found, beside = beside[: len(self.scales)], beside[len(self.scales) :]
         sizes = [part.numel() for part in self.exact]
         exact, rest = beside[: sum(sizes)], beside[sum(sizes) :]
         if self.levels and step is not None:
@@ -163,10 +182,12 @@ class Exchange:
             before = self.kept["step"].amax() if step is None else step
             after = levels.next_step(before, about[0] / world, (about[1] / world).sqrt())
             learned["step"] = after.expand_as(self.kept["step"])
+        if self.scales is not None:
+            learned["size"] = next_size(self.kept["size"], found)
         for field, before in self.kept.items():
             before.copy_(torch.where(is_finite, learned[field], before))
         split = [
-            *torch.split(update, [part.numel() for part in self.compressed]),
+            *torch.split(update, self.sizes),
             *torch.split(exact, sizes),
         ]
         for target, part in zip([*self.compressed, *self.exact], split, strict=True):
@@ -178,6 +199,9 @@ class Exchange:
         settings = self.state.settings
         reading = settings.decoder.read(self.sketch, table, self.kept)
         estimate, learned = reading.estimate, dict(reading.learned)
+        if self.scales is not None:
+            each = zip(estimate.split(self.sizes), self.scales.unbind(), strict=True)
+            estimate = torch.cat([part * scale for part, scale in each])
         # Without momentum there is none to keep: a single zero stands for it.
         momentum = self.kept.get("momentum", estimate.new_zeros(()))
         if settings.top_k:

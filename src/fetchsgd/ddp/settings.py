@@ -34,7 +34,11 @@ class Settings:
     momentum: of the hook itself. Leave it at 0 if the optimiser has its own.
     decode, noise_limit: how a table is read (fetchsgd.methods.decoding). "prior" learns how large
         each weight's gradients are, which takes a float for each and far more time.
-    exact_below: tensors of fewer elements, and all vectors (biases, norms), are never compressed.
+    balance: tensors are divided by their usual size to this power before they share a table, and
+        multiplied after. 0 leaves them as they are; 0.5 makes the noise of all weights together
+        least, and 1 that of each in terms of its own gradient (balance.py).
+    exact_below: tensors of fewer elements are never compressed, and vectors (biases, norms) neither
+        unless it is 0.
     seed: of hashes and of rounding.
     """
 
@@ -45,6 +49,7 @@ class Settings:
     momentum: float = 0.0
     decode: Literal["prior", "unbiased"] = "unbiased"
     noise_limit: float = 2.5
+    balance: float = 0.5
     exact_below: int = 1024
     seed: int = 0
 
@@ -58,6 +63,7 @@ class Settings:
         _check("top_k", self.top_k, 0.0, 1.0)
         _check("momentum", self.momentum, 0.0, 1.0)
         _check("noise_limit", self.noise_limit, 1.0, 1e6)
+        _check("balance", self.balance, 0.0, 1.0)
         _check("exact_below", self.exact_below, 0, 2**60)
         _check("seed", self.seed, 0, 2**63 - 1)
 
@@ -83,12 +89,14 @@ class Settings:
             "momentum": (self.momentum > 0, True),
             "error": (self.top_k > 0, True),
             "step": (self.has_levels, False),
+            "size": (self.balance > 0, False),
         }
         return {name: each for name, (wanted, each) in kept.items() if wanted}
 
     def is_compressed(self, shape: torch.Size) -> bool:
         """Vectors and small tensors are few bytes, and each of their numbers moves much."""
-        return len(shape) > 1 and shape.numel() >= self.exact_below
+        is_wide = len(shape) > 1 or self.exact_below == 0
+        return is_wide and shape.numel() >= self.exact_below
 
     def sketch(self, dim: int, step: int, bucket: int) -> CountSketch:
         """For a bucket with so many weights to compress, with the hash of the step."""

@@ -42,12 +42,22 @@ class SketchState:
         momentum: float = 0.0,
         decode: Literal["prior", "unbiased"] = "unbiased",
         noise_limit: float = 2.5,
+        balance: float = 0.5,
         exact_below: int = 1024,
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         self.settings = Settings(
-            compression, cells, start_iter, top_k, momentum, decode, noise_limit, exact_below, seed
+            compression=compression,
+            cells=cells,
+            start_iter=start_iter,
+            top_k=top_k,
+            momentum=momentum,
+            decode=decode,
+            noise_limit=noise_limit,
+            balance=balance,
+            exact_below=exact_below,
+            seed=seed,
         )
         module = model
         if isinstance(model, DistributedDataParallel):
@@ -108,7 +118,7 @@ class SketchState:
 
     def _check_settings(self, given: Mapping[str, Any]) -> None:
         # The rest decides what is sent, not what has been kept.
-        for name in ("cells", "top_k", "momentum", "decode", "exact_below", "seed"):
+        for name in ("cells", "top_k", "momentum", "decode", "balance", "exact_below", "seed"):
             own = getattr(self.settings, name)
             if given.get(name) != own:
                 raise UserError(
