@@ -69,6 +69,7 @@ KINDS = {
     "top-k": {"top_k": 0.1, "momentum": 0.9},
     "top-k without momentum": {"top_k": 0.1},
     "momentum": {"momentum": 0.5},
+    "no balance": {"balance": 0.0},
     "levels of bf16": {"cells": "int8"},
     "prior, top-k of bf16": {"cells": "bfloat16", "top_k": 0.1, "decode": "prior"},
 }

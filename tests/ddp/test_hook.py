@@ -93,9 +93,10 @@ def test_digits_are_learned_at_an_eighth_of_the_bytes(found):
 
 def test_bytes_are_those_of_the_tables_and_of_what_is_never_compressed(found):
     weights, exact = 64 * 48 + 48 * 32 + 32 * 10, 48 + 32 + 64 + 10
-    cells, about = weights // 2, 2  # a byte for each; two numbers about each bucket
-    first = 4 * (cells + exact + about)  # in float32, before there is a step
-    later = cells + 2 * (exact + 2 * about)
+    # A byte for each cell; two numbers about each bucket, and one about each of three tensors.
+    cells, about, sizes = weights // 2, 2, 3
+    first = 4 * (cells + exact + about + sizes)  # in float32, before there is a step
+    later = cells + 2 * (exact + 2 * about + sizes)
     assert found[0]["learned"]["8x"]["sent"] == first + 79 * later
 
 

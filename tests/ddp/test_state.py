@@ -45,10 +45,12 @@ def filled(state, value=2.0):
     return state
 
 
-def test_vectors_and_small_tensors_are_never_compressed():
+def test_vectors_and_small_tensors_are_compressed_only_if_asked_for():
     state = SketchState(model(), exact_below=200)
     compressed = [name for parameter, name in state.names.items() if state.is_compressed(parameter)]
     assert compressed == ["0.weight"]
+    everything = SketchState(model(), exact_below=0)
+    assert all(everything.is_compressed(parameter) for parameter in everything.names)
 
 
 def test_a_state_dict_holds_numbers_texts_and_tensors_alone(tmp_path):
@@ -57,7 +59,8 @@ def test_a_state_dict_holds_numbers_texts_and_tensors_alone(tmp_path):
     other = SketchState(model(), **EVERYTHING)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other.memory.copies()["0.weight"]["momentum"].equal(torch.full((2000,), 2.0))
-    assert sorted(other.memory.copies()["0.weight"]) == ["error", "momentum", "step", "variance"]
+    kept = ["error", "momentum", "size", "step", "variance"]
+    assert sorted(other.memory.copies()["0.weight"]) == kept
 
 
 def test_a_loaded_state_is_a_copy():
@@ -113,6 +116,7 @@ def test_a_state_of_another_model_is_refused():
         ({"start_iter": 1.5}, "start_iter must be a whole number, got 1.5"),
         ({"top_k": 2.0}, "top_k must be from 0 to 1, got 2.0"),
         ({"momentum": -1.0}, "momentum must be from 0 to 1, got -1.0"),
+        ({"balance": 2.0}, "balance must be from 0 to 1, got 2.0"),
         ({"seed": -1}, "seed must be from 0 to .*, got -1"),
     ],
 )
@@ -122,10 +126,10 @@ def test_options_that_make_no_sense(options, words):
 
 
 def test_without_a_prior_nothing_is_kept_for_each_weight():
-    assert Settings(8.0, "float32").fields == {}
-    assert Settings(8.0, "int8").fields == {"step": False}
+    assert Settings(8.0, "float32", balance=0.0).fields == {}
+    assert Settings(8.0, "int8").fields == {"step": False, "size": False}
     assert Settings(8.0, "int8", **EVERYTHING).fields == {
-        "variance": True, "momentum": True, "error": True, "step": False
+        "variance": True, "momentum": True, "error": True, "step": False, "size": False
     }  # fmt: skip
 
 
