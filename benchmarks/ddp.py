@@ -2,16 +2,12 @@
 
     sudo FETCHSGD_DATA=... .venv/bin/python benchmarks/ddp.py --out benchmarks/results/ddp.json
     ... --workers 2 --width 128 --layers 4 --rates 100mbit --steps 40       # a small try
-    ... --replay --steps 12                         # the time of a step without the model's own
 
 Workers are processes over gloo, each in a network namespace of its own behind a link of limited
 speed (ddp_network.py), and train one transformer on Shakespeare: by plain DDP, in bfloat16, by
 PowerSGD, by local top-k and by our hook (ddp_rivals.py). A method's rate of learning is the best of
 `--lr` by its last loss. Loss by step does not depend on the links, so rates of learning are chosen
 with `--rates none`, and at each speed the best one runs for `--steps`, or for `--seconds` at most.
-
-With `--replay` gradients are random numbers that cost next to nothing, in buckets as they are else:
-what is left of a step is the hook and the links. Runs of all methods take turns, `--repeats` times.
 
 Seconds begin after the first three steps, in which buckets are rebuilt and kernels compiled. Bytes
 are what a worker has sent, by the kernel's counter of its link: everything, with headers.
@@ -38,7 +34,6 @@ import torch.distributed as dist
 from ddp_network import Switch
 from ddp_rivals import wrap
 from measure import environment
-from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
@@ -54,20 +49,6 @@ PORT = 29400
 Log = list[dict[str, float]]
 
 
-class Replay(nn.Module):
-    """A model's parameters with gradients that are there already."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.found = [torch.randn_like(p) for p in model.parameters()]
-
-    def forward(self, letters: Tensor) -> Tensor:
-        pairs = zip(self.model.parameters(), self.found, strict=True)
-        loss = torch.stack([torch.vdot(p.flatten(), g.flatten()) for p, g in pairs]).sum()
-        return loss.expand(letters.numel(), 1)
-
-
 def work(rank: int, options: argparse.Namespace, out: Path) -> None:
     """One worker, from its start to its log."""
     torch.set_num_threads(options.threads)
@@ -76,7 +57,7 @@ def work(rank: int, options: argparse.Namespace, out: Path) -> None:
     torch.manual_seed(options.seed)
     characters = int(task.train.targets.max()) + 1
     model = CharacterModel(characters, options.width, options.layers).to(options.device)
-    ddp = wrap(Replay(model) if options.replay else model, options.methods[0], options.seed)
+    ddp = wrap(model, options.methods[0], options.seed)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=options.lr[0])
     inputs, targets = task.train.inputs, task.train.targets
     dice = torch.Generator().manual_seed(1000 * options.seed + rank)
@@ -89,11 +70,9 @@ def work(rank: int, options: argparse.Namespace, out: Path) -> None:
         chosen = torch.randint(len(targets), (options.batch,), generator=dice)
         x, y = inputs[chosen].to(options.device), targets[chosen].to(options.device)
         optimizer.zero_grad()
-        outputs = ddp(x)
-        loss = outputs.mean() if options.replay else cross_entropy(outputs.flatten(0, 1), y.flatten())
+        loss = cross_entropy(ddp(x).flatten(0, 1), y.flatten())
         loss.backward()
-        if not options.replay:
-            optimizer.step()
+        optimizer.step()
         seconds = time.perf_counter() - start
         log.append({"loss": float(loss.detach()), "seconds": seconds, "sent": sent_so_far()})
         # All ranks stop at the same step.
@@ -182,20 +161,6 @@ def show(curves: dict[str, dict[str, Any]], rows: Sequence[dict[str, Any]], targ
         )
 
 
-def in_turn(options: argparse.Namespace, rate: str, lrs: dict[str, float | None]) -> list[Any]:
-    """A row for each method; of several runs, the one whose steps took the median time."""
-    runs: dict[str, list[dict[str, Any]]] = {method: [] for method in lrs}
-    for _ in range(options.repeats):
-        for method, lr in lrs.items():
-            row = train(options, method, lr or options.lr[0], rate)
-            runs[method].append(row)
-            print(f"{method} {rate}: {row['step_seconds']:.3f} s/step", flush=True)
-    return [
-        sorted(found, key=lambda row: row["step_seconds"])[len(found) // 2]
-        for found in runs.values()
-    ]
-
-
 def measure(options: argparse.Namespace) -> None:
     curves: dict[str, dict[str, Any]] = {}
     if options.curves:
@@ -207,11 +172,11 @@ def measure(options: argparse.Namespace) -> None:
             tried += [{key: run[key] for key in ("method", "lr", "loss")} for run in runs]
             curves[method] = min(runs, key=lambda run: run["loss"])
             print(f"{method}: {[(run['lr'], round(run['loss'], 3)) for run in runs]}", flush=True)
-        if "none" in options.rates:
-            rows.append(curves[method])
-    for rate in options.rates:
-        if rate != "none":
-            rows += in_turn(options, rate, {m: curves.get(m, {}).get("lr") for m in options.methods})
+        lr = curves[method]["lr"] if method in curves else options.lr[0]
+        for rate in options.rates:
+            row = train(options, method, lr, rate) if rate != "none" else curves[method]
+            rows.append(row)
+            print(f"{method} {rate}: {row['step_seconds']:.3f} s/step", flush=True)
     target = options.target or (curves.get("plain") or rows[0])["loss"]
     show(curves, rows, target)
     if options.out:
@@ -229,8 +194,6 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8, help="sequences of a worker in a step")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--replay", action="store_true")
-    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--lr", type=lambda text: [*map(float, text.split())], default=[1e-3])
     parser.add_argument("--target", type=float, help="a loss; without it, the last of plain DDP")

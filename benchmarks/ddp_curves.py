@@ -2,7 +2,7 @@
 
     FETCHSGD_DATA=... python benchmarks/ddp_curves.py --device cuda --out curves.jsonl
     ... --task cifar10 --steps 480 --lr "0.2 0.4"
-    ... --part 1/4                          # the second quarter of the runs, to run them side by side
+    ... --part 1/4                  # a quarter of the runs, to have several side by side
     python benchmarks/ddp_curves.py --read curves*.jsonl
 
 What compression does to training has nothing to do with links, so it is measured apart from them,
@@ -118,9 +118,7 @@ def rate(options: argparse.Namespace, peak: float, step: int) -> float:
     return peak * rising * falling
 
 
-def train(
-    workers: Workers, options: argparse.Namespace, exchange: Way, peak: float
-) -> list[float]:
+def train(workers: Workers, options: argparse.Namespace, exchange: Way, peak: float) -> list[float]:
     """Loss by step."""
     workers.restart()
     optimizer: torch.optim.Optimizer

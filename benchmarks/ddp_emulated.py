@@ -36,7 +36,6 @@ class Way(Protocol):
 
 
 class Plain:
-
     def __init__(self, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.is_linear = dtype == torch.float32
@@ -138,9 +137,7 @@ class Sketch:
     ) -> None:
         self.settings, self.workers = settings, workers
         self.wide = [settings.is_compressed(shape) for shape in shapes]
-        self.sizes = [
-            shape.numel() for shape, wide in zip(shapes, self.wide, strict=True) if wide
-        ]
+        self.sizes = [shape.numel() for shape, wide in zip(shapes, self.wide, strict=True) if wide]
         dim = sum(self.sizes)
         self.kept = {
             field: torch.zeros(dim, device=device)
@@ -197,9 +194,7 @@ class Sketch:
         return total
 
 
-def way(
-    method: str, shapes: Sequence[torch.Size], workers: int, device: str, seed: int
-) -> Way:
+def way(method: str, shapes: Sequence[torch.Size], workers: int, device: str, seed: int) -> Way:
     """From a text, as in ddp_rivals.py."""
     kind, *options = method.split(":")
     if kind in ("plain", "bf16"):

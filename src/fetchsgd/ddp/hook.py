@@ -200,7 +200,7 @@ class Exchange:
         reading = settings.decoder.read(self.sketch, table, self.kept)
         estimate, learned = reading.estimate, dict(reading.learned)
         if self.scales is not None:
-            each = zip(estimate.split(self.sizes), self.scales.unbind(), strict=True)
+            each = zip(torch.split(estimate, self.sizes), self.scales.unbind(), strict=True)
             estimate = torch.cat([part * scale for part, scale in each])
         # Without momentum there is none to keep: a single zero stands for it.
         momentum = self.kept.get("momentum", estimate.new_zeros(()))

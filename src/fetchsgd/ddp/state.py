@@ -63,7 +63,11 @@ class SketchState:
         if isinstance(model, DistributedDataParallel):
             module = model.module
             process_group = process_group or model.process_group
-        self.names = {p: n for n, p in module.named_parameters() if p.requires_grad}
+        self.names: dict[Tensor, str] = {
+            parameter: name
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         if not self.names:
             raise UserError("the model has no trainable parameters, so there is nothing to reduce")
         self.places = {name: place for place, name in enumerate(self.names.values())}
