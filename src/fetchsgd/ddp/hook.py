@@ -200,8 +200,9 @@ class Exchange:
         reading = settings.decoder.read(self.sketch, table, self.kept)
         estimate, learned = reading.estimate, dict(reading.learned)
         if self.scales is not None:
-            each = zip(torch.split(estimate, self.sizes), self.scales.unbind(), strict=True)
-            estimate = torch.cat([part * scale for part, scale in each])
+            parts = torch.split(estimate, self.sizes)
+            for part, scale in zip(parts, self.scales.unbind(), strict=True):
+                part.mul_(scale)
         # Without momentum there is none to keep: a single zero stands for it.
         momentum = self.kept.get("momentum", estimate.new_zeros(()))
         if settings.top_k:
