@@ -70,6 +70,7 @@ KINDS = {
     "top-k without momentum": {"top_k": 0.1},
     "momentum": {"momentum": 0.5},
     "no balance": {"balance": 0.0},
+    "vectors too": {"exact_below": 0},
     "levels of bf16": {"cells": "int8"},
     "prior, top-k of bf16": {"cells": "bfloat16", "top_k": 0.1, "decode": "prior"},
 }

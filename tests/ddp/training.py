@@ -29,7 +29,7 @@ def wrapped(model, bucket_cap_mb=SMALL_BUCKETS, **options):
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
     if not options:
         return ddp, None
-    state = SketchState(ddp, exact_below=100, **options)
+    state = SketchState(ddp, **{"exact_below": 100} | options)
     ddp.register_comm_hook(state, sketch_hook)
     return ddp, state
 

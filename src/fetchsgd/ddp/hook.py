@@ -13,7 +13,8 @@ loss scaling can skip the step.
 """
 
 # Annotations are not texts here: DDP compares those of a hook with its own.
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -58,7 +59,49 @@ def sketch_hook(
     if step < state.settings.start_iter or not any(wide):
         return plain_mean(state, buffer)
     gradients = bucket.gradients()
-    return Exchange.of(state, bucket.index(), step, buffer, gradients, names, wide).start()
+
+    def exchange() -> Exchange:
+        return Exchange.of(state, bucket.index(), step, buffer, gradients, names, wide)
+
+    is_queued = buffer.is_cuda and dist.get_backend(state.group) == "nccl"
+    if is_queued:
+        return beside_backward(state, buffer.device, exchange)
+    return when_here(exchange())
+
+
+def beside_backward(
+    state: SketchState, device: torch.device, make: Callable[[], "Exchange"]
+) -> Gradient:
+    """On a stream of the hook's own, all of it queued at once; the host waits for nothing.
+
+    Callbacks of NCCL's futures would do too, but each has another stream, and memory that one
+    stream has given back is of no use to the next: they would ask the driver for more of it.
+    """
+    side = state.side_stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        exchange = make()
+        for work in exchange.send():
+            work.wait()
+        future: Gradient = torch.futures.Future(devices=[device])
+        future.set_result(exchange.finish())
+    return future
+
+
+def when_here(exchange: "Exchange") -> Gradient:
+    """In a callback, while the backward pass goes on."""
+    works = exchange.send()
+
+    def finish(_: object) -> Tensor:
+        for earlier in works[:-1]:  # begun before this one, and so on its way by now
+            earlier.wait()
+        for tensor in (*exchange.messages, exchange.scales):
+            if tensor is not None and tensor.is_cuda:  # the callback has a stream of its own
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return exchange.finish()
+
+    future: Gradient = works[-1].get_future().then(finish)
+    return future
 
 
 def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
@@ -72,7 +115,7 @@ def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
 
 @dataclass(eq=False)
 class Exchange:
-    """One bucket in one step."""
+    """One bucket in one step: `send`, and `finish` when the sums of all ranks are there."""
 
     state: SketchState
     sketch: CountSketch
@@ -83,6 +126,7 @@ class Exchange:
     scales: Tensor | None  # of the tensors that are compressed
     levels: Levels | None
     key: int  # of random rounding
+    messages: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -122,76 +166,65 @@ class Exchange:
     def sizes(self) -> list[int]:
         return [part.numel() for part in self.compressed]
 
-    def balanced(self) -> list[Tensor]:
-        """What is sketched."""
-        if self.scales is None:
-            return self.compressed
-        each = zip(self.compressed, self.scales.unbind(), strict=True)
-        return [part.float() / scale for part, scale in each]
+    @property
+    def step(self) -> Tensor:
+        """Of the levels; 0 before there is one."""
+        return self.kept["step"].amax()
 
-    def start(self) -> Gradient:
-        """Send the table; the rest happens when all of it is here."""
+    def balanced(self) -> Tensor:
+        """What is sketched, in one piece, which takes far less time than many."""
+        parts = [part.float() for part in self.compressed]
+        if self.scales is not None:
+            parts = list(torch._foreach_div(parts, list(self.scales.unbind())))
+        return torch.cat([part.view(-1) for part in parts])
+
+    def send(self) -> list[dist.Work]:
+        """Begin to add up all ranks' tables, and what travels beside them."""
         group = self.state.group
         cells = self.sketch.sketch(self.balanced())[0].div_(group.size())
         about = torch.stack([torch.zeros_like(cells[0]), cells.square().mean()])
-        step = self.kept["step"].amax() if self.levels else None
-        if self.levels and step is not None:
-            cells, about[0] = self.levels.pack(cells, step, self.key, group.rank())
+        if self.levels:
+            cells, about[0] = self.levels.pack(cells, self.step, self.key, group.rank())
         elif self.state.settings.cells == "bfloat16":
             cells = cells.bfloat16()
-        parts = [part.flatten().float() / group.size() for part in self.exact]
+        exact = [torch.cat([part.view(-1) for part in self.exact]).float()] if self.exact else []
         # Where cells are rounded, what travels beside them need not be finer than bfloat16.
         kind = torch.float32 if cells.dtype == torch.float32 else torch.bfloat16
-        sizes = [mean_squares(self.compressed) / group.size()] if self.scales is not None else []
-        messages = [torch.cat([about, *sizes, *parts]).to(kind), cells]
+        sizes = [mean_squares(self.compressed)] if self.scales is not None else []
+        beside = torch.cat([*sizes, *exact, about]).div_(group.size())
+        messages = [beside.to(kind), cells]
         if cells.dtype == kind:  # one message instead of two
             messages = [torch.cat(messages)]
         self.state.sent_bytes += sum(message.nbytes for message in messages)
-        works = [dist.all_reduce(each, group=group, async_op=True) for each in messages]
+        self.messages = messages
+        return [dist.all_reduce(each, group=group, async_op=True) for each in messages]
 
-        def finish(_: object) -> Tensor:
-            for earlier in works[:-1]:  # begun before this one, and so on its way by now
-                earlier.wait()
-            for tensor in (each for each in (*messages, step, self.scales) if each is not None):
-                if tensor.is_cuda:  # the callback has a stream of its own
-                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
-            return self.finish(messages, step)
-
-        future: Gradient = works[-1].get_future().then(finish)
-        return future
-
-    def finish(self, messages: list[Tensor], step: Tensor | None) -> Tensor:
+    def finish(self) -> Tensor:
         """From the sums to what the optimiser sees."""
-        world = self.state.group.size()
-        first = messages[0].float()
-        about, beside = first[:ABOUT], first[ABOUT:]
-        if self.scales is not None:
-            found, beside = beside[: len(self.scales)], beside[len(self.scales) :]
         sizes = [part.numel() for part in self.exact]
-        exact, rest = beside[: sum(sizes)], beside[sum(sizes) :]
-        if self.levels and step is not None:
-            cells = self.levels.unpack(messages[1], step, self.sketch.cols)
-        else:
-            cells = rest
+        tensors = 0 if self.scales is None else len(self.scales)
+        lengths = [tensors, sum(sizes), ABOUT, self.sketch.cols]
+        if len(self.messages) > 1:
+            lengths[-1] = 0
+        found, exact, about, cells = torch.split(self.messages[0].float(), lengths)
+        if self.levels:
+            cells = self.levels.unpack(self.messages[1], self.step, self.sketch.cols)
         is_finite = about.isfinite().all()
         update, learned = self.read(torch.where(is_finite, cells, torch.nan)[None])
         if self.state.settings.top_k:  # which says so for few weights alone
             update = torch.where(is_finite, update, torch.nan)
         if "step" in self.kept:
-            levels = Levels(self.state.settings.bits, world)
-            before = self.kept["step"].amax() if step is None else step
-            after = levels.next_step(before, about[0] / world, (about[1] / world).sqrt())
+            levels = Levels(self.state.settings.bits, self.state.group.size())
+            after = levels.next_step(self.step, about[0], about[1].sqrt())
             learned["step"] = after.expand_as(self.kept["step"])
         if self.scales is not None:
             learned["size"] = next_size(self.kept["size"], found)
-        for field, before in self.kept.items():
-            before.copy_(torch.where(is_finite, learned[field], before))
-        split = [
-            *torch.split(update, self.sizes),
-            *torch.split(exact, sizes),
-        ]
-        for target, part in zip([*self.compressed, *self.exact], split, strict=True):
-            target.copy_(part.view_as(target))
+        for name, before in self.kept.items():
+            before.copy_(torch.where(is_finite, learned[name], before))
+        targets = [*self.compressed, *self.exact]
+        parts = [*torch.split(update, self.sizes), *torch.split(exact, sizes)]
+        given = [part.view_as(target) for target, part in zip(targets, parts, strict=True)]
+        torch._foreach_copy_(targets, given)
         return self.buffer
 
     def read(self, table: Tensor) -> tuple[Tensor, State]:
@@ -201,8 +234,7 @@ class Exchange:
         estimate, learned = reading.estimate, dict(reading.learned)
         if self.scales is not None:
             parts = torch.split(estimate, self.sizes)
-            for part, scale in zip(parts, self.scales.unbind(), strict=True):
-                part.mul_(scale)
+            torch._foreach_mul_(list(parts), list(self.scales.unbind()))
         # Without momentum there is none to keep: a single zero stands for it.
         momentum = self.kept.get("momentum", estimate.new_zeros(()))
         if settings.top_k:

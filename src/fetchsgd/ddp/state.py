@@ -76,6 +76,7 @@ class SketchState:
         self.step = 0
         self.sent_bytes = 0
         self._agreed_in: dist.ProcessGroup | None = None
+        self._side: torch.cuda.Stream | None = None
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -83,6 +84,12 @@ class SketchState:
         if group is None:
             raise UserError("there is no process group; call torch.distributed.init_process_group")
         return group
+
+    def side_stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The same in every step, so that memory is used again."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._side
 
     def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
         """Of a bucket's parameters."""
