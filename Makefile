@@ -77,6 +77,7 @@ bench-links: setup
 
 # DistributedDataParallel over links of 100 Mbit/s and 1 Gbit/s. Needs root, ip, tc and Shakespeare.
 bench-ddp: setup
+	$(BIN)/python benchmarks/ddp_steps.py --out $(RESULTS)/ddp-steps-cpu.jsonl
 	$(BIN)/python benchmarks/ddp.py --out $(RESULTS)/ddp.json
 
 .venv-rivals/.ready: pyproject.toml benchmarks/rivals/requirements.txt
