@@ -53,6 +53,22 @@ def test_a_step_over_the_links():
             assert f"| `{row['method']}` | {cells} |" in page
 
 
+def test_a_step_at_a_gigabit():
+    page = (ROOT / "docs/ddp.md").read_text()
+    lines = (ROOT / "benchmarks/results/ddp-steps-cpu.jsonl").read_text().splitlines()
+    rows = {r["method"]: r for r in map(json.loads, lines) if r["rate"] == "1gbit"}
+    sending = [8e3 * rows[name]["sent"] / 1e9 for name in ("sketch:64:cells=int4", "plain")]
+    assert "{:.0f} ms for `sketch:64:cells=int4` and {:.0f} ms for `plain`".format(*sending) in page
+
+    def seconds(kind):
+        found = [row["seconds"] for name, row in rows.items() if name.startswith(kind)]
+        return f"{min(found):.2f} s to {max(found):.2f} s"
+
+    assert f"{rows['bf16']['seconds']:.2f} s a step for bfloat16" in page
+    assert f"{rows['plain']['seconds']:.2f} s for plain DDP" in page
+    assert f"{seconds('power')} for PowerSGD, {seconds('sketch')} for the sketch" in page
+
+
 def test_levels_of_four_bits():
     page = (ROOT / "docs/ddp.md").read_text()
     for row in results("ddp-four-cpu")["rows"]:
