@@ -18,9 +18,10 @@ PRESETS: dict[str, Settings] = {
         "method": {"name": "fetchsgd", "hash": "fresh"},
         "download": {"grid": "steps"},
     },
-    # The server sees each message: whole gradients in few levels of one step for all clients.
+    # The server sees each message: whole gradients in few levels of one step for all clients, and
+    # no k: a weight moves when what has come together for it makes a whole step.
     "messages": {
-        "method": {"name": "true_topk", "revisit": 2.0},
+        "method": {"name": "uncompressed"},
         "upload": {"quantiser": "shared_step"},
         "download": {"grid": "steps"},
     },
