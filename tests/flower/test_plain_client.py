@@ -1,7 +1,5 @@
 """The client of examples/plain_client, which knows neither fetchsgd nor torch, against ours."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -16,9 +14,9 @@ from plain_client.sketching import Sketch, block_of
 from plain_client.weights import Held, step_sizes
 
 from fetchsgd.exchange.client import Computed, as_sent
-from fetchsgd.exchange.messages import Work
+from fetchsgd.exchange.messages import Answer, ResendRequest
 from fetchsgd.flower.handout import write_handout
-from fetchsgd.flower.protocol import HEADER, to_records
+from fetchsgd.flower.protocol import HEADER, from_records
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.methods.fetchsgd import SAFE_BLOCK
 from fetchsgd.quantisers.levels import Rounding, quantise, round_to_bfloat16
@@ -28,7 +26,8 @@ from fetchsgd.runs.setup import Setup
 from fetchsgd.server.grids.steps import step_sizes as our_step_sizes
 from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
-from fetchsgd.wire import encode
+from fetchsgd.versions import PROTOCOL, WIRE_FORMAT
+from fetchsgd.wire import Integers, SparseUpdate, encode
 
 TASK = {"task.name": "plain_client.task:patterns", "train.clients_per_round": 4}
 
@@ -80,11 +79,15 @@ def test_rounding(length):
             steps = rms_steps(rows, tau)
             assert float(rounding.rms_step(vector, tau)) == float(steps)
             ours = round_to_steps(rows, steps, key, clients).levels[0]
-            assert rounding.to_steps(vector, steps.numpy()[0], key, client).tolist() == ours.tolist()
+            assert (
+                rounding.to_steps(vector, steps.numpy()[0], key, client).tolist() == ours.tolist()
+            )
 
 
 @pytest.mark.parametrize("hash", ["blocks", "permutation"])
-@pytest.mark.parametrize(("rows", "cols", "block"), [(1, 100, 1), (2, 40, 4), (1, 7, 2), (3, 6000, 8)])
+@pytest.mark.parametrize(
+    ("rows", "cols", "block"), [(1, 100, 1), (2, 40, 4), (1, 7, 2), (3, 6000, 8)]
+)
 def test_sketches(rows, cols, block, hash):
     for length in (1, 64, 1000, 5000):
         for vector in vectors(length):
@@ -128,3 +131,157 @@ def test_messages_of_equal_gradients_are_equal_bytes(more, tmp_path):
         for client, round in ((0, 0), (3, 8)):
             ours = encode(as_sent(setup, computed, client, round, None).payload)
             assert agreed.payload(vector, client, round) == ours
+
+
+def federation(folder, plain, **more):
+    """Four clients, of which some are plain."""
+    given = {"settings": "schedule.kind=constant schedule.peak=0.05 download.step=0.0625"}
+    given |= {"upload.bits": 4, "download.grid": "steps", "train.epochs": 3.0}
+    given |= TASK | {"method.name": "fetchsgd", "method.k": 200, "method.cols": 400}
+    given |= {name.replace("__", "."): value for name, value in more.items()}
+    given |= {"federation.out": str(folder / "run")}
+    grid = FakeGrid(given)
+    settings, ours = read_settings(given)
+    write_handout(Setup(settings, ours.clients), folder / "handout")
+    for client in range(4):
+        if client in plain:
+            grid.add(client, config={"handout": str(folder / "handout")}, program=client_app)
+        else:
+            grid.add(client)
+    return grid
+
+
+def held(grid, node):
+    """Version and vector that a client keeps."""
+    state = grid.nodes[node].context.state
+    is_plain = "plain.about" in state.config_records
+    about = state.config_records["plain.about" if is_plain else "fetchsgd.about"]
+    arrays = state.array_records["plain.held" if is_plain else "fetchsgd.vectors"]
+    return about["version"], arrays["vector" if is_plain else "held"].numpy()
+
+
+CASES = [
+    {},
+    {"upload__bits": 32, "download__grid": "float32", "settings": "schedule.peak=0.05"},
+    {"upload__bits": 16, "download__grid": "float16", "settings": "schedule.peak=0.05"},
+    {"method__hash": "fixed", "upload__bits": 8},
+    {"method__name": "true_topk", "upload__bits": 2, "train__averaging": "examples"},
+]
+
+
+@pytest.mark.parametrize("more", CASES, ids=str)
+def test_with_plain_clients_a_federation_has_the_same_weights_to_the_bit(more, tmp_path):
+    if more.get("download__grid", "steps") != "steps":  # gradients are then exact no longer
+        plain, tolerance = [2], {"rtol": 1e-4, "atol": 1e-6}
+    else:
+        plain, tolerance = [0, 2], {"rtol": 0, "atol": 0}
+    grid = federation(tmp_path / "mixed", plain, **more)
+    result = train(grid)
+    expected = train(federation(tmp_path / "ours", [], **more))
+    assert counts(result)["replies"] == counts(expected)["replies"] == 12
+    assert counts(result)["failed"] == counts(result)["resent"] == 0
+    torch.testing.assert_close(
+        weights(tmp_path / "mixed/run"), weights(tmp_path / "ours/run"), **tolerance
+    )
+    # All hold the weights with which the last round began.
+    (version, ours), *others = (held(grid, node) for node in (101, 100, 102, 103))
+    assert version == 2
+    assert all(v == version and same_bits(vector, ours) for v, vector in others)
+
+
+def test_a_plain_client_that_has_lost_its_weights_asks_for_them(tmp_path):
+    """One has lost everything, one holds something else than it says."""
+    grid = federation(tmp_path / "mixed", [0, 2])
+    asked = []
+
+    def spoil(message, reply):
+        kind = reply.content[HEADER]["kind"]
+        asked.append((message.metadata.group_id, kind))
+        if (message.metadata.group_id, kind) == ("1", "answer"):
+            node = grid.nodes[message.metadata.dst_node_id]
+            kept = client_app.load(node.context)
+            if node.client == 0:
+                grid.lose_state(message.metadata.dst_node_id)
+            else:
+                kept.held.vector[5] += 1
+                client_app.save(node.context, kept)
+        return reply
+
+    for node in (100, 102):
+        grid.nodes[node].behave = spoil
+    result = train(grid)
+    train(federation(tmp_path / "ours", []))
+    assert torch.equal(weights(tmp_path / "mixed/run"), weights(tmp_path / "ours/run"))
+    assert asked.count(("2", "asks")) == asked.count(("2", "answer")) == 2
+    assert counts(result)["resent"] == 2
+
+
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("handout")
+    write_handout(setup_with(download__grid="steps"), folder)
+    return Agreement.read(folder)
+
+
+def never(weights):
+    raise AssertionError(weights)
+
+
+def work(agreed, **more):
+    about = {"digest": agreed.digest, "lineage": "ab", "round": 0, "client": 1, "rate": 0.1}
+    update = encode(SparseUpdate(650, torch.zeros(0).long(), Integers(torch.zeros(0).long()), 0))
+    about |= {"checksum": 0, "merged": 0, "size": 0.0, "payload": update}
+    return about | more
+
+
+def test_what_a_plain_client_refuses(agreed):
+    with pytest.raises(ValueError, match="other settings or initial weights"):
+        answer(agreed, work(agreed, digest="0" * 32), 1, None, never)
+    with pytest.raises(ValueError, match="are not the server's"):
+        answer(agreed, work(agreed), 1, None, never)
+    later = bytearray(work(agreed)["payload"])
+    later[4] = 2
+    both = "in version 2 of the wire format, and this side speaks version 1"
+    with pytest.raises(ValueError, match=both):
+        answer(agreed, work(agreed, payload=bytes(later)), 1, None, never)
+
+
+def test_what_a_plain_client_answers_ours_would_read(agreed):
+    right = checksum(agreed.grid.origin)
+
+    def compute(weights):
+        return weights, 0.5, 64
+
+    kind, reply, kept = answer(agreed, work(agreed, checksum=right), 1, None, compute)
+    found = from_records(envelope.packed(kind, reply.pop("payload"), **reply), Answer)
+    assert (found.client, found.examples, found.loss) == (1, 64, 0.5)
+    assert (kept.lineage, kept.held.version) == ("ab", 0)
+    # The same version of another run is nothing.
+    update = SparseUpdate(650, torch.tensor([3]), Integers(torch.tensor([2])), 9, 7)
+    later = work(agreed, lineage="cd", round=9, payload=encode(update))
+    kind, reply, kept = answer(agreed, later, 1, Kept("ab", Held(7, kept.held.vector)), never)
+    assert from_records(envelope.packed(kind, **reply), ResendRequest).held == 0
+
+
+@pytest.mark.parametrize("name", ["protocol", "wire"])
+def test_both_sides_refuse_another_version_and_name_both(name, tmp_path, caplog):
+    """A client of a later version meets our server, and our server's later messages a client."""
+    grid = federation(tmp_path, [1])
+
+    def of_later_version(message, reply):
+        header = reply.content[HEADER]
+        header[name] += 1
+        with pytest.raises(ValueError, match=f"version {header[name]} of .* speaks version"):
+            envelope.unpacked(reply.content, header["kind"])
+        return reply
+
+    grid.nodes[101].behave = of_later_version
+    grid.nodes[103].behave = of_later_version
+    with caplog.at_level("WARNING"):
+        result = train(grid)
+    assert counts(result)["rejected_header"] >= 2
+    assert counts(result)["replies"] == 6
+    ours = {"protocol": PROTOCOL, "wire": WIRE_FORMAT}[name]
+    for node in (101, 103):
+        sentence = f"node {node} does not say who it is: the message is in version {ours + 1} of"
+        assert sentence in caplog.text
