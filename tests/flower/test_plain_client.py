@@ -1,5 +1,8 @@
 """The client of examples/plain_client, which knows neither fetchsgd nor torch, against ours."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +16,10 @@ from plain_client.client import Agreement, Kept, answer, checksum
 from plain_client.sketching import Sketch, block_of
 from plain_client.weights import Held, step_sizes
 
+from fetchsgd.exchange.agreement import digest
 from fetchsgd.exchange.client import Computed, as_sent
 from fetchsgd.exchange.messages import Answer, ResendRequest
+from fetchsgd.flower import handout
 from fetchsgd.flower.handout import write_handout
 from fetchsgd.flower.protocol import HEADER, from_records
 from fetchsgd.flower.settings import read_settings
@@ -285,3 +290,18 @@ def test_both_sides_refuse_another_version_and_name_both(name, tmp_path, caplog)
     for node in (101, 103):
         sentence = f"node {node} does not say who it is: the message is in version {ours + 1} of"
         assert sentence in caplog.text
+
+
+def test_the_handout_is_written_by_a_command(tmp_path, monkeypatch, capsys):
+    app = Path(__file__).parents[2] / "examples" / "plain_client"
+    words = ["handout", str(app), "--out", str(tmp_path), "--run-config", "train.seed=3"]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    handout.main()
+    found = Agreement.read(tmp_path)
+    assert found.digest in capsys.readouterr().out
+    assert found.settings["train"]["seed"] == 3
+    assert digest(handout.setup_of(app, ["train.seed=3"])) == found.digest
+    monkeypatch.setattr("sys.argv", [*words[:-1], "train.epochs=-1.0"])
+    with pytest.raises(SystemExit, match="error: train.epochs"):
+        handout.main()

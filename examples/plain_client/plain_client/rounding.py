@@ -73,6 +73,12 @@ def rms_step(numbers: np.ndarray, tau: float) -> np.float32:
     return _to_8_bits(exact)
 
 
+def shared_step(numbers: np.ndarray, density: float, size: float) -> np.float32:
+    """The step of `upload.density`, where numbers have lately had this mean magnitude."""
+    own = rms_step(numbers, 0.8 / density)
+    return max(_to_8_bits(size / density), own / np.float32(8)) if size > 0 else own
+
+
 def _to_8_bits(exact: float) -> np.float32:
     most = np.uint32(LARGEST).view(np.float32)
     bits = int(np.float32(min(exact, float(most))).view(np.uint32)) + 0x8000 & 0xFFFF0000
