@@ -11,7 +11,8 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd
 
 from flower.fakegrid import FakeGrid
 from flower.federations import counts, train, weights
-from plain_client import client_app, envelope, rounding, seeds
+from plain_client import client_app, envelope, reading, rounding, seeds, writing
+from plain_client.chunk_writing import chunks_section
 from plain_client.client import Agreement, Kept, answer, checksum
 from plain_client.sketching import Sketch, block_of
 from plain_client.weights import Held, step_sizes
@@ -32,7 +33,7 @@ from fetchsgd.server.grids.steps import step_sizes as our_step_sizes
 from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
 from fetchsgd.versions import PROTOCOL, WIRE_FORMAT
-from fetchsgd.wire import Integers, SparseUpdate, encode
+from fetchsgd.wire import Integers, SparseUpdate, decode, encode
 
 TASK = {"task.name": "plain_client.task:patterns", "train.clients_per_round": 4}
 
@@ -84,9 +85,8 @@ def test_rounding(length):
             steps = rms_steps(rows, tau)
             assert float(rounding.rms_step(vector, tau)) == float(steps)
             ours = round_to_steps(rows, steps, key, clients).levels[0]
-            assert (
-                rounding.to_steps(vector, steps.numpy()[0], key, client).tolist() == ours.tolist()
-            )
+            plain = rounding.to_steps(vector, steps.numpy()[0], key, client)
+            assert plain.levels.tolist() == ours.tolist()
 
 
 @pytest.mark.parametrize("hash", ["blocks", "permutation"])
@@ -138,6 +138,46 @@ def test_messages_of_equal_gradients_are_equal_bytes(more, tmp_path):
             assert agreed.payload(vector, client, round) == ours
 
 
+STEPS = [
+    {"upload__quantiser": "step", "upload__tau": 0.5},
+    {"upload__quantiser": "step", "upload__tau": 8.0, "method__cols": 20_000},
+    {"upload__quantiser": "shared_step", "upload__density": 0.05},
+    {"method__name": "uncompressed", "upload__quantiser": "shared_step", "upload__density": 2.0},
+]
+
+
+@pytest.mark.parametrize("more", STEPS, ids=str)
+def test_messages_of_one_step_mean_the_same(more, tmp_path):
+    """Tables are chosen more simply, so that bytes differ; step and levels do not."""
+    setup = setup_with(**more)
+    write_handout(setup, tmp_path)
+    agreed = Agreement.read(tmp_path)
+    for vector in vectors(setup.model.dim):
+        computed = Computed(torch.from_numpy(vector), 64, 0.5)
+        for client, round, size in ((0, 0, 0.0), (3, 8, 0.01)):
+            ours = as_sent(setup, computed, client, round, None, size).payload
+            written = agreed.payload(vector, client, round, size)
+            assert reading.read(written) == reading.read(encode(ours))
+            found = decode(written)
+            assert found.values.step == ours.values.step
+            assert same_bits(found.values.floats(), ours.values.floats())
+            assert len(written) <= setup.method.message.most_bytes(setup.quantiser)
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 2**18 + 100])
+def test_chunks_of_all_kinds(count):
+    rng = np.random.default_rng(count)
+    for share in (0.0, 0.001, 0.3, 1.0) if count < 1000 else (0.001,):
+        levels = np.where(rng.random(count) < share, rng.integers(-(2**40), 2**40, count), 0)
+        levels[rng.random(count) < 0.5] >>= 39
+        section = chunks_section(levels)
+        message = writing.message(count, 5, section, 0, None)
+        found = decode(message).values
+        expected = np.flatnonzero(levels)
+        assert found.indices.tolist() == expected.tolist()
+        assert found.values.tolist() == levels[expected].tolist()
+
+
 def federation(folder, plain, **more):
     """Four clients, of which some are plain."""
     given = {"settings": "schedule.kind=constant schedule.peak=0.05 download.step=0.0625"}
@@ -167,10 +207,14 @@ def held(grid, node):
 
 CASES = [
     {},
-    {"upload__bits": 32, "download__grid": "float32", "settings": "schedule.peak=0.05"},
-    {"upload__bits": 16, "download__grid": "float16", "settings": "schedule.peak=0.05"},
-    {"method__hash": "fixed", "upload__bits": 8},
+    {
+        "upload__bits": 16,
+        "method__hash": "fixed",
+        "download__grid": "float16",
+        "settings": "schedule.peak=0.05",
+    },
     {"method__name": "true_topk", "upload__bits": 2, "train__averaging": "examples"},
+    {"upload__quantiser": "shared_step", "upload__density": 1.0},
 ]
 
 

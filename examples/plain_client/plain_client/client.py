@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from plain_client import reading, writing
-from plain_client.rounding import to_bfloat16, to_levels
+from plain_client.chunk_writing import steps_section
+from plain_client.rounding import rms_step, shared_step, to_bfloat16, to_levels, to_steps
 from plain_client.seeds import QUANTISE, round_key
 from plain_client.sketching import Sketch, block_of, seed_of_round
 from plain_client.weights import Grid, Held, grid_for
@@ -44,20 +45,33 @@ class Agreement:
         grid = grid_for(settings, np.frombuffer(origin, "<f4").astype(np.float32), sizes)
         return cls(settings, hashlib.sha256(everything).hexdigest()[:32], grid)
 
-    def payload(self, gradient: np.ndarray, client: int, round: int) -> bytes:
+    def payload(self, gradient: np.ndarray, client: int, round: int, size: float = 0.0) -> bytes:
         """What the method sends of a gradient, in as few bits as was agreed."""
         sketch = self._sketch(len(gradient), round)
         numbers = gradient if sketch is None else sketch.of(gradient).ravel()
-        upload = self.settings["upload"]
-        if upload["quantiser"] != "bits":
-            raise ValueError(f"this client does not know upload.quantiser = {upload['quantiser']}")
-        bits = upload["bits"]
         key = round_key(self.settings["train"]["seed"], QUANTISE, round)
-        if bits == 32:
-            return writing.message(numbers, round, sketch)
-        if bits == 16:
-            return writing.message(to_bfloat16(numbers, key, client), round, sketch, bits)
-        return writing.message(to_levels(numbers, bits, key, client), round, sketch)
+        section = self._section(numbers, key, client, size)
+        return writing.message(len(numbers), *section, round, sketch)
+
+    def _section(
+        self, numbers: np.ndarray, key: int, client: int, size: float
+    ) -> tuple[int, bytes]:
+        """Format and bytes of numbers in as few bits as was agreed."""
+        upload = self.settings["upload"]
+        kind = upload["quantiser"]
+        if kind == "bits" and upload["bits"] in (32, 16):
+            exact = upload["bits"] == 32
+            rounded = numbers if exact else to_bfloat16(numbers, key, client)
+            return writing.floats_section(rounded, upload["bits"])
+        if kind == "bits":
+            return writing.levels_section(to_levels(numbers, upload["bits"], key, client))
+        if kind not in ("step", "shared_step") or upload["bytes"]:
+            raise ValueError(f"this client does not know upload = {upload}")
+        if kind == "step":
+            step = rms_step(numbers, upload["tau"])
+        else:
+            step = shared_step(numbers, upload["density"], size)
+        return steps_section(to_steps(numbers, step, key, client))
 
     def _sketch(self, dim: int, round: int) -> Sketch | None:
         method = self.settings["method"]
@@ -100,7 +114,7 @@ def answer(
             )
         return "asks", about | {"held": 0}, None
     gradient, loss, examples = compute(weights)
-    payload = agreed.payload(gradient, client, work["round"])
+    payload = agreed.payload(gradient, client, work["round"], work["size"])
     reply = about | {"examples": examples, "loss": loss, "payload": payload}
     return "answer", reply, Kept(work["lineage"], held)
 

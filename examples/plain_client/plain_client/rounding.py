@@ -30,6 +30,17 @@ class Levels:
         return (self.levels.astype(np.float32) * units[:, None]).ravel()[: self.count]
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Whole multiples of one step."""
+
+    step: np.float32
+    levels: np.ndarray
+
+    def floats(self) -> np.ndarray:
+        return self.levels.astype(np.float32) * self.step
+
+
 def top_level(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
@@ -85,14 +96,13 @@ def _to_8_bits(exact: float) -> np.float32:
     return np.uint32(0 if bits < SMALLEST else min(bits, LARGEST)).view(np.float32)
 
 
-def to_steps(numbers: np.ndarray, step: np.float32, key: int, client: int) -> np.ndarray:
-    """Levels: a number is worth level * step."""
+def to_steps(numbers: np.ndarray, step: np.float32, key: int, client: int) -> Steps:
     if step == 0:
-        return np.zeros(len(numbers), np.int64)
+        return Steps(step, np.zeros(len(numbers), np.int64))
     runs = _in_runs(numbers)
     places = runs * (np.float32(1) / step) * np.float32(2**24)
     random = (random_words(key, client, len(runs)) >> np.uint64(8)).astype(np.int64)
-    return (places.astype(np.int64) + random >> 24).ravel()[: len(numbers)]
+    return Steps(step, (places.astype(np.int64) + random >> 24).ravel()[: len(numbers)])
 
 
 def _in_runs(numbers: np.ndarray) -> np.ndarray:

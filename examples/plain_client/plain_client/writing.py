@@ -23,14 +23,8 @@ PACKED, OF_SYMBOLS, OF_CELLS = 0x10, 0x20, 0x30
 PER_SYMBOL = {2: 4, 3: 2, 4: 2, 6: 1, 8: 1}
 
 
-def message(values: np.ndarray | Levels, round: int, of: Sketch | None, bits: int = 32) -> bytes:
-    """A dense vector, or the table of a sketch."""
-    if isinstance(values, Levels):
-        count = values.count
-        format, section = levels_section(values)
-    else:
-        count = values.size
-        format, section = floats_section(values.ravel(), bits)
+def message(count: int, format: int, section: bytes, round: int, of: Sketch | None) -> bytes:
+    """A dense vector, or the table of a sketch, with its numbers in a section."""
     if of is None:
         kind, rows, dim, seed, cols, block = DENSE, 0, count, 0, 0, 0
     else:
