@@ -41,7 +41,7 @@ def test_plain_clients_train_with_ours_and_all_have_the_same_weights(tmp_path):
             federation.start_node(f"node{client}", config, PYTHONPATH=hidden)
         for client in (1, 3):
             federation.start_node(f"node{client}", f'partition-id={client} client="fetchsgd"')
-        log = federation.run(APP, SETTINGS | {"federation.out": str(out)}, timeout=240)
+        log = federation.run(APP, SETTINGS | {"federation.out": str(out)}, timeout=400)
         told = [federation.log(f"node{client}") for client in range(4)]
     assert (out / "result.json").exists(), log[-4000:] + told[0][-2000:]
     counts = json.loads((out / "result.json").read_text())["federation"]["counts"]
