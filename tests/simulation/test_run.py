@@ -94,7 +94,11 @@ def test_resumed_equals_uninterrupted(method, sets, stop_at, tmp_path):
     for key in ("value", "train_loss", "test_loss", *TRAFFIC):
         assert result[key] == whole[key]
     timeless = [
-        [{**line, "seconds": 0.0} for line in lines(tmp_path / name)] for name in ("cut", "whole")
+        [
+            {key: value for key, value in line.items() if not key.startswith("seconds")}
+            for line in lines(tmp_path / name)
+        ]
+        for name in ("cut", "whole")
     ]
     assert timeless[0] == timeless[1]
 
