@@ -53,6 +53,13 @@ class Setup:
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
+        is_biased = getattr(self.quantiser, "biased", False)
+        if is_biased and not getattr(self.method.message, "keeps_rounding", False):
+            raise UserError(
+                "upload.quantiser = 'two_bits' rounds to the nearest, which is not right in the "
+                f"mean, and the clients of {config.method} do not keep what it rounds off; take "
+                "'bits', 'step' or 'shared_step', or method.name = 'sparse_loco'"
+            )
         if isinstance(self.quantiser, Modular):
             self._check_sums()
             if self.quantiser.secure:

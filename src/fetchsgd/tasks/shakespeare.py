@@ -169,7 +169,7 @@ def held_out(sequences: Int32[np.ndarray, "n length"]) -> int:
 def dealt(
     roles: list[Int32[np.ndarray, "n length"]], workers: int
 ) -> list[Int32[np.ndarray, "n length"]]:
-    """Each role to the worker who has least so far, the largest first: shares of nearly one size."""
+    """Each role to the worker who has least so far, the largest first: shares much alike."""
     if workers > len(roles):
         raise ValueError(f"task.workers must be at most the {len(roles)} roles, got {workers}")
     shares: list[list[Int32[np.ndarray, "n length"]]] = [[] for _ in range(workers)]
