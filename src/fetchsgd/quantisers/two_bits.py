@@ -52,15 +52,16 @@ class TwoBits:
         clients: Int64[Tensor, " n"],  # noqa: ARG002
     ) -> TwoBitRows:
         n, count = rows.shape
-        missing = _runs(count) * RUN - count
-        sizes = torch.nn.functional.pad(rows.abs(), (0, missing)).view(n, -1, RUN)
+        runs = _runs(count)
+        missing = runs * RUN - count
+        sizes = torch.nn.functional.pad(rows.abs(), (0, missing)).view(n, runs, RUN)
         is_there = torch.ones(count, dtype=torch.bool, device=rows.device)
-        is_there = torch.nn.functional.pad(is_there, (0, missing)).view(-1, RUN)
+        is_there = torch.nn.functional.pad(is_there, (0, missing)).view(runs, RUN)
         is_large = sizes > _mean(sizes, is_there)
         small, large = _mean(sizes, is_there & ~is_large), _mean(sizes, is_there & is_large)
         magnitudes = torch.cat([small, torch.maximum(small, large)], dim=2)
         magnitudes = magnitudes.to(torch.bfloat16).float()
-        codes = is_large.view(n, -1)[:, :count].to(torch.uint8) * 2 + (rows < 0)
+        codes = is_large.view(n, runs * RUN)[:, :count].to(torch.uint8) * 2 + (rows < 0)
         return TwoBitRows(magnitudes, codes)
 
     def fixed_bytes(self, count: int) -> int:

@@ -32,7 +32,11 @@ class ChunkedMessage:
     decay: float
 
     linear: ClassVar[bool] = False
-    keeps_rounding: ClassVar[bool] = True  # so numbers may be rounded to the nearest
+
+    @property
+    def keeps_rounding(self) -> bool:
+        """Whether numbers may be rounded to the nearest, since the rest is sent later."""
+        return self.decay > 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,11 +96,12 @@ class ChunkedMessage:
         return len(vectors) * (HEADER_BYTES + position_bytes(self.dim, count)[0])
 
     def first_memory(self, clients: int, device: torch.device) -> Memory | None:
+        if not self.decay:
+            return None
         return {ERROR: torch.zeros(clients, self.dim, device=device)}
 
     def remember(self, vector: Float32[Tensor, " dim"], memory: Memory | None) -> Memory | None:
-        assert memory is not None
-        return {ERROR: self.decay * memory[ERROR] + vector[None]}
+        return None if memory is None else {ERROR: self.decay * memory[ERROR] + vector[None]}
 
     def forget(self, memory: Memory, payload: Payload) -> Memory:
         assert isinstance(payload, SparseUpdate)
@@ -109,15 +114,15 @@ class ChunkedMessage:
 
     def write(
         self,
-        vector: Float32[Tensor, " dim"],  # noqa: ARG002
+        vector: Float32[Tensor, " dim"],
         memory: Memory | None,
         client: int,
         round: int,
         upload: Upload,
     ) -> SparseUpdate:
-        assert memory is not None
-        places = self.places(memory[ERROR])
-        values = round_one(memory[ERROR].gather(1, places), client, upload)
+        rows = vector[None] if memory is None else memory[ERROR]
+        places = self.places(rows)
+        values = round_one(rows.gather(1, places), client, upload)
         return SparseUpdate(self.dim, places[0], values, round)
 
     def check(self, header: Header, round: int, quantiser: Quantiser) -> None:
