@@ -17,7 +17,7 @@ def test_each_can_be_trained_with_and_says_what_it_is():
     assert named["sums"].quantiser.exact
     assert named["messages"].settings["upload"]["quantiser"] == "shared_step"
     assert {name: config.method for name, config in named.items()} == {
-        "paper": "fetchsgd", "sums": "fetchsgd", "messages": "true_topk",
+        "paper": "fetchsgd", "sums": "fetchsgd", "messages": "true_topk", "diloco": "uncompressed",
     }  # fmt: skip
 
 

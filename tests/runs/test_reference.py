@@ -43,6 +43,15 @@ WITH = {
     "schedule.pivot": {"schedule": {"kind": "triangular"}},
     "local.batch_size": {"local": {"epochs": 1}},
     "local.lr_decay": {"local": {"epochs": 1}},
+    "local.momentum": {"local": {"epochs": 1}},
+    "local.outer_rate": {"local": {"epochs": 1}},
+    **dict.fromkeys(
+        ("local.beta1", "local.beta2", "local.eps"), {"local": {"steps": 1, "optimizer": "adamw"}}
+    ),
+    **dict.fromkeys(
+        ("method.chunk", "method.per_chunk", "method.error_decay"),
+        {"method": {"name": "sparse_loco", "per_chunk": 1}, "local": {"steps": 1}},
+    ),
     "upload.tau": {"upload": {"quantiser": "step"}},
     "upload.bytes": {"upload": {"quantiser": "step"}},
     "upload.density": {"upload": {"quantiser": "shared_step"}},

@@ -36,7 +36,7 @@ SYNONYMS: dict[str, str] = {
         ("rho", "beta", "servermomentum", "virtualmomentum", "globalmomentum"), "method.momentum"
     ),
     **dict.fromkeys(("topk", "topksize", "sparsity", "nnz"), "method.k"),
-    **dict.fromkeys(("numcols", "columns", "ncols", "c", "width", "sketchsize"), "method.cols"),
+    **dict.fromkeys(("numcols", "columns", "ncols", "c", "sketchsize"), "method.cols"),
     **dict.fromkeys(("numrows", "nrows", "r", "depth"), "method.rows"),
     **dict.fromkeys(("algorithm", "strategy"), "method.name"),
     **dict.fromkeys(("localepochs", "numlocalepochs", "e"), "local.epochs"),
