@@ -8,6 +8,7 @@ import torch
 from fourclients import SIZES, cohort_like
 from torch import nn
 
+from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.inner import first_rows, local_batches
 from fetchsgd.clients.local_work import LocalWork
 from fetchsgd.clients.trainer import Trainer
@@ -136,3 +137,26 @@ def test_the_outer_rate_is_the_servers():
         torch.testing.assert_close(start.weights - after.weights, rate * merged.mean)
         steps.append(merged.mean)
     assert torch.equal(*steps)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("work", [ADAMW, MOMENTUM], ids=["adamw", "momentum"])
+def test_a_gpu_takes_the_same_steps(work):
+    torch.manual_seed(0)
+    module, cohort = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), cohort_like(5)
+    found = []
+    for device in ("cpu", "cuda"):
+        model = FlatModel(copy.deepcopy(module).to(device))
+        there = Cohort(
+            *(part.to(device) for part in (cohort.inputs, cohort.targets)),
+            *(part.to(device) for part in (cohort.present, cohort.weights)),
+        )
+        kept = first_rows(work, 4, model.dim, torch.device(device))
+        trainer, generator = Trainer(model, cross_entropy), torch.Generator(device)
+        vectors = [
+            trainer.client_vectors(model.weights(), there, work, rate, generator, 0, kept)[0]
+            for rate in RATES
+        ]
+        found.append([vectors[1].cpu(), *(part.cpu() for part in kept.values())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
