@@ -38,6 +38,8 @@ def simulated(grid, out):
     return Run(settings).execute(out)
 
 
+# With a large eps: else a last bit of a gradient that is nearly zero makes a whole step.
+ADAMW = "local.steps=3 local.optimizer=adamw local.state=keep local.eps=0.01 weight_decay=0.1"
 CASES = [
     ("fetchsgd", {}),
     ("fetchsgd", {"upload__bits": 2, "download__grid": "steps"}),
@@ -51,6 +53,8 @@ CASES = [
     ("true_topk", {"upload__bits": 4}),
     ("local_topk", {"upload__bits": 32}),
     ("local_topk", {"upload__bits": 4, "settings": "local_error=true local_momentum=0.5"}),
+    ("true_topk", {"settings": f"{ADAMW} nesterov=true local.outer_rate=0.7"}),
+    ("sparse_loco", {"upload__quantiser": "two_bits", "settings": f"{ADAMW} per_chunk=512"}),
 ]
 
 

@@ -35,3 +35,13 @@ def test_depends_on_seed_and_round_alone(how):
     [one.cohort(t) for t in range(8)]  # going through earlier rounds makes no difference
     assert np.array_equal(one.cohort(8), other.cohort(8))
     assert not np.array_equal(one.cohort(8), Sampler(50, 10, how, seed=4).cohort(8))
+
+
+def test_workers_who_stay_leave_and_join():
+    sampler = Sampler(12, 8, "stay", seed=0, leaving=4, leave_every=20)
+    assert sampler.rounds_per_epoch == 1
+    for t in range(20):
+        assert sampler.cohort(t).tolist() == list(range(8))
+        assert sampler.cohort(20 + t).tolist() == list(range(4, 12))
+    assert [sampler.needed(rounds) for rounds in (1, 20, 21, 40, 41)] == [8, 8, 12, 12, 16]
+    assert Sampler(8, 8, "stay", seed=0).needed(10**6) == 8

@@ -76,6 +76,9 @@ class StopError(Exception):
         ("fetchsgd", ("bits=2", "grid=steps", "log=3")),
         ("true_topk", ("bits=4", "grid=float16")),
         ("uncompressed", ("bits=8", "grid=steps")),
+        ("uncompressed", ("local.steps=3", "batch_size=2", "optimizer=adamw", "state=keep")),
+        ("local_topk", ("local_error=true", "local.epochs=2", "local.momentum=0.9", "state=keep")),
+        ("sparse_loco", ("chunk=20", "per_chunk=3", "quantiser=two_bits", "local.steps=2")),
     ],
     ids=str,
 )

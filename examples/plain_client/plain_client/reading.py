@@ -89,7 +89,15 @@ def values(source: Source, format: int, count: int) -> dict:
         return rotated(source, format & 15, count)
     if format >> 4 == 6:
         return residues(source, format & 15 or 16, count)
+    if format == 0x70:
+        return magnitudes(source, count)
     return cells(source, format >> 4, format & 15, count)
+
+
+def magnitudes(source: Source, count: int) -> dict:
+    found = [bfloat16(source.take(2)) for _ in range(2 * -(-count // 1024))]
+    packed = int.from_bytes(source.take((2 * count + 7) // 8), "little")
+    return {"magnitudes": found, "codes": [packed >> 2 * i & 3 for i in range(count)]}
 
 
 def rotated(source: Source, bits: int, count: int) -> dict:

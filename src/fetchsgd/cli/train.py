@@ -39,9 +39,9 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="paper|sums|messages",
+            metavar="paper|sums|messages|diloco",
             help="Settings that belong together: the published method; for a server that sees "
-            "only sums; for one that sees each message.",
+            "only sums; for one that sees each message; for few workers with many local steps.",
         ),
     ] = None,
     budget: Annotated[

@@ -50,6 +50,7 @@ FRESH: dict[str, object] = {
     "noise_limit": 2.5,
     "revisit": 1.0,
     "revisit_rounds": 100,
+    "nesterov": False,
 }
 
 
@@ -61,7 +62,7 @@ class FetchSGD:
     decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
         "auto" takes "prior" where it can, which needs one row.
     noise_limit: what is decoded is at most this many times as long as the gradient.
-    revisit, revisit_rounds: what was sent lately counts more (in_vectors.py); for fresh hashes.
+    revisit, revisit_rounds, nesterov: as in in_vectors.py; for fresh hashes.
 
     All others are of the paper's form, but for k, momentum and mask_momentum:
 
@@ -107,6 +108,7 @@ class FetchSGD:
     noise_limit: float = 2.5
     revisit: float = 1.0
     revisit_rounds: int = 100
+    nesterov: bool = False
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -228,8 +230,9 @@ class FetchSGD:
     @property
     def in_vectors(self) -> VectorServer:
         return VectorServer(
-            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds
-        )
+            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds,
+            self.nesterov,
+        )  # fmt: skip
 
     @property
     def single_error(self) -> bool:

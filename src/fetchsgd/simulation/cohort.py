@@ -15,7 +15,9 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
-from fetchsgd.clients.trainer import LocalWork, Trainer
+from fetchsgd.clients.inner import without_inner
+from fetchsgd.clients.local_work import LocalWork
+from fetchsgd.clients.trainer import Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
@@ -62,7 +64,7 @@ class CohortAtWork:
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         cohort = self.gatherer.gather(clients, round)
         if isinstance(quantiser, ModularRound):
-            return self._opened(weights, clients, cohort, rate, upload, quantiser)
+            return self._opened(weights, clients, cohort, rate, upload, quantiser, memory)
         return self._one_by_one(weights, clients, cohort, rate, upload, memory)
 
     def needs_each_client(self, upload: Upload) -> bool:
@@ -95,10 +97,11 @@ class CohortAtWork:
         rate: float,
         upload: Upload,
         quantiser: ModularRound,
+        memory: Memory | None,
     ) -> Merged:
         """The same where the server sees the sum alone, modulo 2^b."""
         examples = self.gatherer.weights(clients)
-        sent, loss = self._sum(weights, clients, cohort, rate, upload, None, examples)
+        sent, loss = self._sum(weights, clients, cohort, rate, upload, memory, examples)
         message = self.method.message
         layout = Layout.of(message.numbers)
         opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
@@ -124,6 +127,7 @@ class CohortAtWork:
     ) -> tuple[Sum, Tensor]:
         """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
         message, round = self.method.message, upload.round
+        memory, kept = without_inner(memory)
         sums: list[Sum] = []
         losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
@@ -131,11 +135,14 @@ class CohortAtWork:
         for start in range(0, len(clients), step):
             part = cohort.part(slice(start, start + step))
             seed = number(self.seed, "model", round, start)
-            vectors, own = self.trainer.client_vectors(
-                weights, part, self.work, rate, generator, seed
-            )
             numbers = torch.from_numpy(clients[start : start + step])
             numbers = numbers.to(weights.device, non_blocking=True)
+            inner = {name: rows[numbers] for name, rows in kept.items()}
+            vectors, own = self.trainer.client_vectors(
+                weights, part, self.work, rate, generator, seed, inner or None
+            )
+            for name, rows in inner.items():
+                kept[name][numbers] = rows
             if isinstance(upload.quantiser, ModularRound) and examples is not None:
                 own_weights = torch.from_numpy(examples[start : start + step]).to(weights.device)
                 upload = upload._replace(quantiser=upload.quantiser.weighing(own_weights))
