@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import (
@@ -22,6 +22,9 @@ from fetchsgd.methods.delivery import (
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.wire import Floats, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
+
+MOST_KEPT = 1 << 18  # numbers kept until sizes are worked out
+AT_ONCE = 1 << 12  # of which a size takes some kilobytes
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class FloatDownloads:
         self.dim, self.dtype = dim, dtype
         # The sizes follow from these in some 160 small steps, so many rounds take them together.
         self.missed: list[Int64[Tensor, " n"]] = []
+        self.fetched: list[Float64[Tensor, ""]] = []
 
     def update(self, sent: Delivered, version: int) -> None:
         """Nothing to remember: the ledger knows what changed when."""
@@ -136,17 +140,28 @@ class FloatDownloads:
         place: GridWeights,  # noqa: ARG002
     ) -> None:
         self.missed.append(missed)
+        if sum(map(len, self.missed)) > MOST_KEPT:
+            self._add_sizes()
+
+    def _add_sizes(self) -> None:
+        """What clients of a round have missed depends on their versions alone: few numbers."""
+        missed, clients = torch.unique(torch.cat(self.missed), return_counts=True)
+        self.missed.clear()
+        sizes = [position_bytes(self.dim, part) for part in missed.split(AT_ONCE)]
+        sections = torch.cat(sizes) + self.dtype.itemsize * missed
+        self.fetched.append((sections + HEADER_BYTES) @ clients.double())
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
-        if not self.missed:
+        if self.missed:
+            self._add_sizes()
+        if not self.fetched:
             return 0.0
-        missed = torch.cat(self.missed)
-        self.missed.clear()
-        sections = position_bytes(self.dim, missed) + self.dtype.itemsize * missed
-        return sections.sum() + HEADER_BYTES * len(missed)
+        total = torch.stack(self.fetched).sum()
+        self.fetched.clear()
+        return total
 
     def message(
-        self, held: int, version: int, place: GridWeights, changed: Int32[Tensor, " dim"]
+        self, held: int, version: int, place: GridWeights, changed: Int[Tensor, " dim"]
     ) -> SparseUpdate:
         indices = (changed > held).nonzero().squeeze(1)
         values = Floats(place.weights[indices].to(self.dtype))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
@@ -217,7 +217,7 @@ class StepDownloads:
         held: int,
         version: int,
         place: GridWeights,
-        changed: Int32[Tensor, " dim"],  # noqa: ARG002
+        changed: Int[Tensor, " dim"],  # noqa: ARG002
     ) -> SparseUpdate:
         """A client whose version is older than the log gets the whole n, from version 0."""
         if held < self.log.oldest:
