@@ -16,6 +16,7 @@ from fetchsgd.methods.delivery import (
     Update,
     at,
     put,
+    put_into,
     values_of,
     with_values,
 )
@@ -24,6 +25,7 @@ from fetchsgd.wire import Floats, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
 
 MOST_KEPT = 1 << 18  # numbers kept until sizes are worked out
+PART = 1 << 28  # weights that are searched at once
 AT_ONCE = 1 << 12  # of which a size takes some kilobytes
 
 
@@ -43,10 +45,19 @@ class FloatGrid:
         return RoundedFloats(place.weights, self.dtype)
 
     def move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        after = self._moved(place, sent)
+        return GridWeights(put(place.weights, sent.update, after), place.steps)
+
+    def overwriting_move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        """The same in the memory of the weights, which the origin must not share if it is used."""
+        put_into(place.weights, sent.update, self._moved(place, sent))
+        return place
+
+    @staticmethod
+    def _moved(place: GridWeights, sent: Delivered) -> Float32[Tensor, " n"]:
         before, moves = at(place.weights, sent.update), values_of(sent.update)
         after = before - moves if sent.landed is None else sent.landed
-        after = torch.where(moves == 0, before, after)
-        return GridWeights(put(place.weights, sent.update, after), place.steps)
+        return torch.where(moves == 0, before, after)
 
     def downloads(self) -> FloatDownloads:
         return FloatDownloads(len(self.origin), self.dtype)
@@ -163,7 +174,7 @@ class FloatDownloads:
     def message(
         self, held: int, version: int, place: GridWeights, changed: Int[Tensor, " dim"]
     ) -> SparseUpdate:
-        indices = (changed > held).nonzero().squeeze(1)
+        indices = where_above(changed, held)
         values = Floats(place.weights[indices].to(self.dtype))
         return SparseUpdate(self.dim, indices, values, version, held)
 
@@ -172,3 +183,14 @@ class FloatDownloads:
 
     def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Nothing was saved."""
+
+
+def where_above(changed: Int[Tensor, " dim"], version: int) -> Int64[Tensor, " n"]:
+    """The coordinates that changed after a version; part by part, since torch's own search is for
+    fewer than 2^31 on some devices.
+    """
+    found = [
+        (changed[first : first + PART] > version).nonzero().squeeze(1) + first
+        for first in range(0, len(changed), PART)
+    ]
+    return torch.cat(found)
