@@ -149,7 +149,7 @@ def gradient_sketch(sketch: CountSketch, base: torch.Tensor, seed: int) -> torch
     table = sketch.zeros(base.device)
     for first in reversed(range(0, sketch.dim, len(base))):
         scale = 1.0 / (1 + (first // len(base) + seed) % 7)
-        table += sketch.sketch_part(base[: sketch.dim - first] * scale, first)
+        sketch.add_part(table, base[: sketch.dim - first] * scale, first)
     return table
 
 
@@ -157,7 +157,7 @@ def weight_rows(dim: int, device: str, form: str, compression: int, rounds: int)
     where = torch.device(device)
     draw = torch.Generator(where).manual_seed(0)
     base = torch.randn(min(PIECE[device], dim), device=where, generator=draw)
-    _warm_up(form, base, compression)
+    _warm_up(form, base[: 1 << 18], compression)
     meter = Meter(device, dim)
     with meter.part("weights"):
         weights = torch.zeros(dim, device=where)
@@ -208,7 +208,8 @@ def _warm_up(form: str, base: torch.Tensor, compression: int) -> None:
     state = method.init(base.device)
     for t in range(2):
         at = method.message.at(t)
-        table = at.sketch_part(base[: len(base) // 2], 0)
+        table = at.zeros(base.device)
+        at.add_part(table, base[: len(base) // 2], 0)
         at.top_k(table, method.k)
         _, state = method.overwriting_step(table, state, 0.1, round=t)
 

@@ -77,13 +77,9 @@ class PriorCells:
     def of(cls, sketch: CountSketch, table: Table, variance: Tensor) -> PriorCells:
         if not bool(variance[0]):  # before the first round all are equal
             variance.fill_(table.square().sum() / sketch.dim)
-        folded = sketch.zeros(table.device)
-        largest = []
-        for first, count in pieces(sketch.dim, table.device):
-            part = variance[first : first + count].clamp_(min=LEAST)
-            folded += sketch.fold_part(part, first)
-            largest.append(part.amax())
-        top = torch.stack(largest).amax().float().log()
+        variance.clamp_(min=LEAST)
+        folded = sketch.fold(variance)
+        top = variance.amax().float().log()
         every = max(sketch.dim // SAMPLE, 1)
         sample = torch.arange(0, sketch.dim, every, device=table.device)
         cell = sketch.spread_at(folded, sample)

@@ -163,25 +163,23 @@ class CountSketch:
         tables = self._on(pieces[0].device).sketch(pieces)
         return tables if batched else tables[0]
 
-    def sketch_part(self, x: Tensor, first: int) -> Table:
-        """S of the vector that is x from coordinate `first` on, and zero elsewhere.
+    def add_part(self, table: Table, x: Tensor, first: int) -> None:
+        """Add to a table, in place, S of the vector that is x from `first` on, and zero elsewhere.
 
-        The parts of a vector add up to S of it, in whatever order they come: a layer's gradient can
-        be sketched and forgotten before the next is there. x may have any shape.
+        Added to zeros(), the parts of a vector make up S of it, in whatever order they come: a
+        layer's gradient can be sketched and forgotten before the next is there. x may have any
+        shape. Sums are in another order than those of `sketch`, and so may be rounded differently.
         """
-        return self._part(x, first, signed=True)
-
-    def fold_part(self, x: Tensor, first: int) -> Table:
-        """As `sketch_part`, but with all signs +1."""
-        return self._part(x, first, signed=False)
-
-    def _part(self, x: Tensor, first: int, *, signed: bool) -> Table:
-        check_whole_number("first", first, 0, self.dim)
+        check_table(table, self.rows, self.cols, finite=False)
         check_span(first, x.numel(), self.dim)
-        pieces, _ = check_pieces(x.reshape(-1), x.numel(), batched=False)
-        if not x.numel():
-            return self.zeros(x.device)
-        return self._on(x.device, signed=signed).sketch(pieces, first)[0]
+        if not table.is_contiguous() or table.device != x.device:
+            raise ValueError(
+                "table must be contiguous, and on the device of x, to be added to in place; got "
+                f"strides {table.stride()} on {table.device}, and x on {x.device}"
+            )
+        if x.numel():
+            [piece], _ = check_pieces(x.reshape(-1), x.numel(), batched=False)
+            self._on(x.device).add(table, piece, first)
 
     def fold(self, x: Tensor | Sequence[Tensor], *, batched: bool = False) -> Table | Tables:
         """As `sketch`, but with all signs +1: each cell gets the sum of its coordinates."""

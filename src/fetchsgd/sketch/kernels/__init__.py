@@ -36,6 +36,12 @@ class Kernels(Protocol):
         """Of vectors that are zero but for the pieces, which begin at coordinate `first`."""
         ...
 
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        """Add the sketch of one piece to a table, in place and without another table."""
+        ...
+
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
     ) -> Float32[Tensor, "rows cols"]: ...

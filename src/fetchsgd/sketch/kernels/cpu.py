@@ -55,6 +55,18 @@ class NumbaKernels(NumbaSelection):
     ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         tables = np.zeros((pieces[0].shape[0], h.rows, h.cols), dtype=np.float32)
+        self._add(tables, pieces, first)
+        return torch.from_numpy(tables)
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        self._add(table.numpy()[None], [piece], first)
+
+    def _add(
+        self, tables: NDArray[np.float32], pieces: list[Float[Tensor, "n _"]], first: int
+    ) -> None:
+        h = self.hash
         work = len(tables) * h.rows * sum(piece.shape[1] for piece in pieces)
         edges = self._column_edges(len(tables) * h.rows, work)
         spans = list(product(range(len(tables)), range(h.rows), range(len(edges) - 1)))
@@ -75,7 +87,6 @@ class NumbaKernels(NumbaSelection):
                     )
 
             list(run_in_order(add, spans, work))
-        return torch.from_numpy(tables)
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]

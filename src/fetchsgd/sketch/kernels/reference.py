@@ -79,6 +79,11 @@ class ReferenceKernels:
                 self._accumulate(tables[:, row], buckets, part.double() * signs)
         return tables.to(torch.float32)
 
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        table += self.sketch([piece], first)[0]
+
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
     ) -> Float32[Tensor, "rows cols"]:

@@ -83,6 +83,21 @@ class PermutedNumba(NumbaSelection):
         rows[even:] = rest[0] + rest[1]
         return torch.from_numpy(tables)
 
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        h = self.hash
+        cells, work = table.numpy(), h.rows * piece.shape[1]
+        shares = torch.get_num_threads() if work >= SERIAL_WORK else 1
+
+        def fill_share(task: tuple[int, range]) -> None:
+            row, columns = task
+            for half in (0, 1):
+                self._add(cells[row], [piece], first, row, half, columns)
+
+        columns = _shares(h.width, -(-shares // h.rows))
+        list(run_in_order(fill_share, product(range(h.rows), columns), work))
+
     def _add(
         self,
         out: NDArray[np.float32],

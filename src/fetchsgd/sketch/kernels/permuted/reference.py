@@ -47,7 +47,7 @@ class PermutedReference(ReferenceKernels):
         h = self.hash
         table = torch.zeros(h.rows, h.cols, dtype=torch.float32, device=self.device)
         span = h.width * h.block
-        counts = (indices // span).bincount(minlength=h.groups).tolist()
+        counts = torch.unique_consecutive(indices // span, return_counts=True)[1].tolist()
         for part, added in zip(indices.split(counts), values.split(counts), strict=True):
             for row, (cells, signs) in enumerate(self._located(part)):
                 table[row, cells] += added * signs
