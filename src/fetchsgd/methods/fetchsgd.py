@@ -29,6 +29,7 @@ from fetchsgd.methods.reading_pieces import read_in_pieces
 from fetchsgd.methods.windowed import Form, check_tau, check_window, make_window, window_notes
 from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
+from fetchsgd.sketch.hashing import MAX_BLOCKS
 from fetchsgd.sketch.windows import SlidingWindow
 
 # With one hash for the whole run and long blocks neighbours err together: on CIFAR10 at 20 weights
@@ -131,7 +132,7 @@ class FetchSGD:
         check_window(self.error, self.window, self.window_eps)
         check_tau(self.recovery, self.tau)
         self._refuse_nonsense()
-        block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
+        block = self.block or self._suitable_block()
         kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
         try:
             sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
@@ -142,6 +143,13 @@ class FetchSGD:
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)
             object.__setattr__(self, "windows", windows)
+
+    def _suitable_block(self) -> int:
+        """As long as is safe; longer for models of so many weights that there is no choice."""
+        block = min(default_block(self.cols), SAFE_BLOCK[self.hash])
+        while -(-self.dim // block) > MAX_BLOCKS and 2 * block <= self.cols:
+            block *= 2
+        return block
 
     def _refuse_nonsense(self) -> None:
         if self.is_fresh:
