@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo demo-federated demo-private docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links clean
+.PHONY: setup demo demo-federated demo-private docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links bench-ddp clean
 
 setup: $(READY)
 
@@ -74,6 +74,11 @@ bench-rivals: .venv-rivals/.ready
 # Flower over slow links, for some 25 minutes. Needs root, ip and tc.
 bench-links: setup
 	$(BIN)/python benchmarks/links/run.py --out $(RESULTS)/links.json --page docs/federation.md
+
+# DistributedDataParallel over links of 100 Mbit/s and 1 Gbit/s. Needs root, ip, tc and Shakespeare.
+bench-ddp: setup
+	$(BIN)/python benchmarks/ddp_steps.py --out $(RESULTS)/ddp-steps-cpu.jsonl
+	$(BIN)/python benchmarks/ddp.py --out $(RESULTS)/ddp.json
 
 .venv-rivals/.ready: pyproject.toml benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv .venv-rivals

@@ -4,7 +4,7 @@
         --group "the paper's method" results/cifar10-paper.jsonl fetchsgd-paper \
         --group "0.1: few bits" results/cifar10-low-bit.jsonl fetchsgd-paper,true_topk \
         --group "0.2: the server sees only sums" results/cifar10-frontier.jsonl fetchsgd \
-        --group "0.2: it sees each message" results/cifar10-frontier.jsonl true_topk
+        --group "0.2: it sees each message" results/cifar10-frontier.jsonl uncompressed,true_topk
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
 its group beats in both accuracy and compression. The level is the best uncompressed run in them.
@@ -83,7 +83,8 @@ def main() -> None:
     level = 0.0
     for colour, (label, file, methods) in zip(COLOURS, options.group, strict=False):
         runs = find_runs([Path(file)])
-        plain = [_value(run) for run in runs if run.method == "uncompressed" and run.value]
+        sgd = [run for run in runs if run.method == "uncompressed" and run.value]
+        plain = [_value(run) for run in sgd if _compression(run, "upload") < 1.01]
         level = max([level, *plain])
         chosen = [run for run in runs if run.method in methods.split(",")]
         for panel, ax in zip(PANELS, axes, strict=True):

@@ -184,6 +184,11 @@ def mean_of(file, method, settings, kind):
 DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
 DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 WHEN = [
+    *((TODAY, "uncompressed", {"download.step": step, "upload.density": 0.018}, "upload")
+      for step in (0.5, 1.0)),
+    ("cifar100-frontier", "uncompressed",
+     {"download.step": 0.5, "upload.density": 0.06}, "upload"),
+    ("femnist-frontier", "uncompressed", {"upload.density": 0.01}, "upload"),
     *((TODAY, "true_topk", {"method.k": k, **DENSE}, "upload") for k in (20_000, 10_000, 5_000)),
     (TODAY, "true_topk", {"method.k": 20_000, **DENSE, "upload.density": 0.015}, "upload"),
     (TODAY, "fetchsgd",
@@ -212,6 +217,7 @@ def test_which_settings_when_is_what_was_measured(told):
 FEW = {"method.revisit": 2.0, "upload.density": 0.03}
 SMALL, TINY = ({"method.k": k, **FEW} for k in (20_000, 5_000))
 REACHED = [
+    (TODAY, "uncompressed", {"download.step": 0.5, "upload.density": 0.018}, "upload"),
     (TODAY, "true_topk", SMALL, "upload"),
     (TODAY, "true_topk", TINY, "upload"),
     (TODAY, "fetchsgd",
@@ -252,7 +258,10 @@ def test_the_bytes_beside_lora_are_those_of_the_results(page):
         assert f"| {line['value']:.2f} | {told[0]:,.0f} | {told[1]:,.0f} |" in text
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)
+WITH_TABLES = [*sorted(ROOT.glob("experiments/*/README.md")), ROOT / "docs/local.md"]
+
+
+@pytest.mark.parametrize("page", WITH_TABLES, ids=str)
 def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "experiments")
     text = page.read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
@@ -42,3 +44,8 @@ def tiny(seed: int = 0, clients: int = 12, empty_client: bool = False) -> Task:
         quality=is_correct,
         preset=PRESET,
     )
+
+
+def misspelt(seed: int = 0) -> Task:
+    """Its preset has a mistake."""
+    return replace(tiny(seed), preset={"methods": {"uncompressed": {"download": {"stepp": 1.0}}}})

@@ -24,6 +24,7 @@ PUBLIC = (
     "fetchsgd.report",
     "fetchsgd.theory",
     "fetchsgd.diagnose",
+    "fetchsgd.ddp",
     "fetchsgd",
 )
 

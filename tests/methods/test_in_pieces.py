@@ -37,7 +37,7 @@ def started(method):
     "options",
     [
         {},
-        {"revisit": 3.0},
+        {"revisit": 3.0, "nesterov": True},
         {"mask_momentum": False},
         {"decode": "unbiased", "rows": 3},
         {"hash": "fixed", "rows": 3},

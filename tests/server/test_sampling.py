@@ -90,3 +90,13 @@ def test_memory_does_not_grow_with_the_population():
         assert len(set(cohort.tolist())) == len(cohort)
         assert abs(len(cohort) - 10_000) < 500  # exact but for coins: five standard deviations
         assert peak < 8e6  # a number for each client would be 80 MB
+
+
+def test_workers_who_stay_leave_and_join():
+    sampler = Sampler(12, 8, "stay", seed=0, leaving=4, leave_every=20)
+    assert sampler.rounds_per_epoch == 1
+    for t in range(20):
+        assert sampler.cohort(t).tolist() == list(range(8))
+        assert sampler.cohort(20 + t).tolist() == list(range(4, 12))
+    assert [sampler.needed(rounds) for rounds in (1, 20, 21, 40, 41)] == [8, 8, 12, 12, 16]
+    assert Sampler(8, 8, "stay", seed=0).needed(10**6) == 8

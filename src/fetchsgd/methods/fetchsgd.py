@@ -54,6 +54,7 @@ FRESH: dict[str, object] = {
     "revisit": 1.0,
     "revisit_rounds": 100,
     "state_bits": 32,
+    "nesterov": False,
 }
 
 
@@ -65,7 +66,7 @@ class FetchSGD:
     decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
         "auto" takes "prior" where it can, which needs one row.
     noise_limit: what is decoded is at most this many times as long as the gradient.
-    revisit, revisit_rounds: what was sent lately counts more (in_vectors.py); for fresh hashes.
+    revisit, revisit_rounds, nesterov: as in in_vectors.py; for fresh hashes.
     state_bits: of each number that a server with fresh hashes carries from round to round, 32, or
         16, which are rounded at random: half the memory (in_pieces.py).
 
@@ -114,6 +115,7 @@ class FetchSGD:
     revisit: float = 1.0
     revisit_rounds: int = 100
     state_bits: Literal[32, 16] = 32
+    nesterov: bool = False
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -245,7 +247,9 @@ class FetchSGD:
         check_mean(mean, self.message.shape, check_finite)
         read = read_in_pieces(self.decoder, self.sketch.for_round(round), mean, state, round)
         v = self.in_vectors
-        server = PiecesServer(v.dim, v.k, v.momentum, v.mask_momentum, v.revisit, v.revisit_rounds)
+        server = PiecesServer(
+            v.dim, v.k, v.momentum, v.mask_momentum, v.revisit, v.revisit_rounds, v.nesterov
+        )
         return server.send(read, state, rate, deliver, round), state
 
     def read(self, mean: Tensor, state: State, round: int) -> Reading:
@@ -269,8 +273,9 @@ class FetchSGD:
     @property
     def in_vectors(self) -> VectorServer:
         return VectorServer(
-            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds
-        )
+            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds,
+            self.nesterov,
+        )  # fmt: skip
 
     @property
     def single_error(self) -> bool:

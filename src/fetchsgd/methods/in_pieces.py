@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from fetchsgd.methods.base import State
+from fetchsgd.methods.base import State, ahead
 from fetchsgd.methods.delivery import Deliver, Delivered
 from fetchsgd.vector import SparseVector
 
@@ -81,6 +81,7 @@ class PiecesServer:
     mask_momentum: bool
     revisit: float
     revisit_rounds: int
+    nesterov: bool
 
     def send(
         self, read: Read, state: State, rate: float, deliver: Deliver, round: int
@@ -91,9 +92,11 @@ class PiecesServer:
         draw = torch.Generator(error.device).manual_seed(round)
         for first, count in pieces(self.dim, error.device):
             part = slice(first, first + count)
-            momentum = (self.momentum * state["momentum"][part].float()).add_(read(first, count))
+            gradient = read(first, count)
+            momentum = (self.momentum * state["momentum"][part].float()).add_(gradient)
             put_rounded(state["momentum"][part], momentum, draw)
-            put_rounded(error[part], momentum.mul_(rate).add_(error[part]), draw)
+            step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
+            put_rounded(error[part], (rate * step).add_(error[part]), draw)
             found.add(first, self._counted(error[part].abs().float(), state, part, round))
         return self._delivered(found.taken(), state, deliver, round)
 

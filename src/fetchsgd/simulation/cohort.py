@@ -19,7 +19,9 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
-from fetchsgd.clients.trainer import LocalWork, Trainer
+from fetchsgd.clients.inner import without_inner
+from fetchsgd.clients.local_work import LocalWork
+from fetchsgd.clients.trainer import Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.server.rounds import Merged
@@ -63,7 +65,7 @@ class CohortAtWork:
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
         if isinstance(quantiser, ModularRound):
-            return self._opened(weights, clients, rate, upload, quantiser)
+            return self._opened(weights, clients, rate, upload, quantiser, memory)
         return self._one_by_one(weights, clients, rate, upload, memory)
 
     def needs_each_client(self, upload: Upload) -> bool:
@@ -112,10 +114,11 @@ class CohortAtWork:
         rate: float,
         upload: Upload,
         quantiser: ModularRound,
+        memory: Memory | None,
     ) -> Merged:
         """The same where the server sees the sum alone, modulo 2^b."""
         examples = self.gatherer.weights(clients)
-        sent, loss = self._sum(weights, clients, rate, upload, None, examples)
+        sent, loss = self._sum(weights, clients, rate, upload, memory, examples)
         message = self.method.message
         layout = Layout.of(message.numbers)
         opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
@@ -140,6 +143,7 @@ class CohortAtWork:
     ) -> tuple[Sum, Tensor]:
         """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
         message, round = self.method.message, upload.round
+        memory, kept = without_inner(memory)
         sent: Sum | None = None
         losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
@@ -147,11 +151,14 @@ class CohortAtWork:
         for part in self._chunks(clients, round, weights):
             own_clients = slice(start, start + len(part.weights))
             seed = number(self.seed, "model", round, start)
-            vectors, own = self.trainer.client_vectors(
-                weights, part, self.work, rate, generator, seed
-            )
             numbers = torch.from_numpy(clients[own_clients])
             numbers = numbers.to(weights.device, non_blocking=True)
+            inner = {name: rows[numbers] for name, rows in kept.items()}
+            vectors, own = self.trainer.client_vectors(
+                weights, part, self.work, rate, generator, seed, inner or None
+            )
+            for name, rows in inner.items():
+                kept[name][numbers] = rows
             if isinstance(upload.quantiser, ModularRound) and examples is not None:
                 own_weights = torch.from_numpy(examples[own_clients]).to(weights.device)
                 upload = upload._replace(quantiser=upload.quantiser.weighing(own_weights))

@@ -159,6 +159,7 @@ def preset(clients_per_round: int, peak: float) -> dict[str, dict[str, Any]]:
             "fetchsgd": {"k": 50_000, "cols": 650_000},
             "local_topk": {"k": 50_000},
             "true_topk": {"k": 50_000},
+            "uncompressed": {"download": {"step": 0.5}},
             "fedavg": {"local": {"epochs": 2}},
         },
     }

@@ -26,6 +26,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd": {"k": 500, "cols": 8000},
         "local_topk": {"k": 500},
         "true_topk": {"k": 2000},
+        "uncompressed": {"download": {"step": 1.0}},
         "fedavg": {"local": {"epochs": 2}},
     },
 }

@@ -49,6 +49,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd": {"k": 100_000, "cols": 2_000_000},
         "local_topk": {"k": 200_000},
         "true_topk": {"k": 100_000},
+        "uncompressed": {"download": {"step": 0.05}},
         "fedavg": {"local": {"epochs": 1, "batch_size": 20}, "train": {"epochs": 0.25}},
     },
 }

@@ -69,6 +69,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd": {"k": 50_000, "cols": 1_240_000},
         "local_topk": {"k": 50_000},
         "true_topk": {"k": 200_000},
+        "uncompressed": {"download": {"step": 0.03}},
         "fedavg": {"local": {"epochs": 2}, "train": {"epochs": 0.2}},
     },
 }

@@ -127,7 +127,7 @@ def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]
 def _preset(task: Task, known: Settings) -> Settings:
     preset = {name: values for name, values in task.preset.items() if name != "methods"}
     for_method = dict(task.preset.get("methods", {}).get(METHOD.name_in(known), {}))
-    sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
+    sections = {k: _served(k, for_method.pop(k), known) for k in list(for_method) if k in SECTIONS}
     preset = merge(preset, {"method": for_method}, sections)
     for part in PARTS:
         if part.key in preset.get(part.section, {}):
@@ -136,6 +136,20 @@ def _preset(task: Task, known: Settings) -> Settings:
                 "which options exist, so only a file of settings or --set may"
             )
     return preset
+
+
+def _served(section: str, values: Settings, known: Settings) -> Settings:
+    """Without options of a quantiser or grid that this run has not named: a task may suggest both.
+
+    >>> _served("download", {"step": 0.5}, {"download": {"grid": "float32"}})
+    {}
+    """
+    parts = [part for part in PARTS if part.section == section]
+    return {
+        key: value
+        for key, value in values.items()
+        if key in known[section] or not any(part.owners(key) for part in parts)
+    }
 
 
 def _build(settings: Settings, task: Task, clients: int) -> Config:

@@ -1,0 +1,118 @@
+"""What a user may choose of the hook, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fetchsgd.errors import UserError
+from fetchsgd.methods.decoding import Decoder, Prior, Unbiased
+from fetchsgd.methods.in_vectors import VectorServer
+from fetchsgd.sketch import CountSketch
+from fetchsgd.sketch.count_sketch import default_block
+
+Cells = Literal["float32", "bfloat16", "int16", "int8", "int4"]
+BITS = {"float32": 32, "bfloat16": 16, "int16": 16, "int8": 8, "int4": 4}
+# Short blocks: neighbours that move together err together.
+MOST_BLOCK = 16
+# A bucket's hash follows from step * BUCKETS + its index.
+BUCKETS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """compression: how many times fewer bytes than the gradient in float32 a table takes.
+
+    cells: in what cells are summed: floats, or whole levels of one public step (levels.py). Fewer
+        bits are more cells for the same bytes.
+    start_iter: steps before the first that is compressed.
+    top_k: the share of the weights that get an update in a step, 0 for all of them. What is left
+        waits in the error.
+    momentum: of the hook itself. Leave it at 0 if the optimiser has its own.
+    decode, noise_limit: how a table is read (fetchsgd.methods.decoding). "prior" learns how large
+        each weight's gradients are, which takes a float for each and far more time.
+    balance: tensors are divided by their usual size to this power before they share a table, and
+        multiplied after. 0 leaves them as they are; 0.5 makes the noise of all weights together
+        least, and 1 that of each in terms of its own gradient (balance.py).
+    exact_below: tensors of fewer elements are never compressed, and vectors (biases, norms) neither
+        unless it is 0.
+    seed: of hashes and of rounding.
+    """
+
+    compression: float = 16.0
+    cells: Cells = "int8"
+    start_iter: int = 0
+    top_k: float = 0.0
+    momentum: float = 0.0
+    decode: Literal["prior", "unbiased"] = "unbiased"
+    noise_limit: float = 2.5
+    balance: float = 0.5
+    exact_below: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check("compression", self.compression, 1.0, 1e6)
+        if self.cells not in BITS:
+            raise UserError(f"cells must be one of {', '.join(BITS)}, got {self.cells!r}")
+        if self.decode not in ("prior", "unbiased"):
+            raise UserError(f"decode must be 'prior' or 'unbiased', got {self.decode!r}")
+        _check("start_iter", self.start_iter, 0, 2**40)
+        _check("top_k", self.top_k, 0.0, 1.0)
+        _check("momentum", self.momentum, 0.0, 1.0)
+        _check("noise_limit", self.noise_limit, 1.0, 1e6)
+        _check("balance", self.balance, 0.0, 1.0)
+        _check("exact_below", self.exact_below, 0, 2**60)
+        _check("seed", self.seed, 0, 2**63 - 1)
+
+    @property
+    def has_levels(self) -> bool:
+        return self.cells.startswith("int")
+
+    @property
+    def bits(self) -> int:
+        """Of a cell on the wire."""
+        return BITS[self.cells]
+
+    @property
+    def decoder(self) -> Decoder:
+        prior = self.decode == "prior"
+        return Prior(self.noise_limit) if prior else Unbiased(self.noise_limit)
+
+    @property
+    def fields(self) -> dict[str, bool]:
+        """What is kept for each tensor that is compressed; True: a number for each weight."""
+        kept = {
+            "variance": (self.decode == "prior", True),
+            "momentum": (self.momentum > 0, True),
+            "error": (self.top_k > 0, True),
+            "step": (self.has_levels, False),
+            "size": (self.balance > 0, False),
+        }
+        return {name: each for name, (wanted, each) in kept.items() if wanted}
+
+    def is_compressed(self, shape: torch.Size) -> bool:
+        """Vectors and small tensors are few bytes, and each of their numbers moves much."""
+        is_wide = len(shape) > 1 or self.exact_below == 0
+        return is_wide and shape.numel() >= self.exact_below
+
+    def sketch(self, dim: int, step: int, bucket: int) -> CountSketch:
+        """For a bucket with so many weights to compress, with the hash of the step."""
+        cols = min(max(math.ceil(dim * 32 / (self.bits * self.compression)), 1), dim)
+        block = min(default_block(cols), MOST_BLOCK)
+        base = CountSketch(dim, 1, cols, self.seed, block, hash="permutation")
+        return base.for_round(step * BUCKETS + bucket)
+
+    def server(self, dim: int) -> VectorServer:
+        """What sends the largest coordinates, with `top_k`."""
+        return VectorServer(dim, max(math.ceil(self.top_k * dim), 1), self.momentum)
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    kind = int if isinstance(high, int) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise UserError(f"{name} must be a {'whole ' if kind is int else ''}number, got {value!r}")
+    if not low <= value <= high:
+        raise UserError(f"{name} must be from {low:g} to {high:g}, got {value}")

@@ -1,0 +1,182 @@
+"""SketchState: what the hook needs, and what it keeps between steps, the same on every rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fetchsgd.ddp.memory import Kept, Memory
+from fetchsgd.ddp.settings import Cells, Settings
+from fetchsgd.errors import UserError
+
+FORMAT = 1
+# What hashes and readings follow from; ranks that differ in one of them train apart.
+SHARED = "settings, step and memory"
+
+
+class SketchState:
+    """The state of `sketch_hook`; `Settings` says what the options mean.
+
+    model: the model that is trained, wrapped or not, to know parameters by their names.
+    process_group: None is that of a model which is wrapped already, or else the default group.
+
+    step: how many steps have been taken. sent_bytes: what this rank has handed to all-reduce.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        compression: float = 16.0,
+        *,
+        cells: Cells = "int8",
+        start_iter: int = 0,
+        top_k: float = 0.0,
+        momentum: float = 0.0,
+        decode: Literal["prior", "unbiased"] = "unbiased",
+        noise_limit: float = 2.5,
+        balance: float = 0.5,
+        exact_below: int = 1024,
+        seed: int = 0,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.settings = Settings(
+            compression=compression,
+            cells=cells,
+            start_iter=start_iter,
+            top_k=top_k,
+            momentum=momentum,
+            decode=decode,
+            noise_limit=noise_limit,
+            balance=balance,
+            exact_below=exact_below,
+            seed=seed,
+        )
+        module = model
+        if isinstance(model, DistributedDataParallel):
+            module = model.module
+            process_group = process_group or model.process_group
+        self.names: dict[Tensor, str] = {
+            parameter: name
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+        if not self.names:
+            raise UserError("the model has no trainable parameters, so there is nothing to reduce")
+        self.places = {name: place for place, name in enumerate(self.names.values())}
+        self.process_group = process_group
+        self.memory = Memory(self.settings.fields)
+        self.step = 0
+        self.sent_bytes = 0
+        self._agreed_in: dist.ProcessGroup | None = None
+        self._side: torch.cuda.Stream | None = None
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        group = self.process_group or dist.group.WORLD
+        if group is None:
+            raise UserError("there is no process group; call torch.distributed.init_process_group")
+        return group
+
+    def side_stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The same in every step, so that memory is used again."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._side
+
+    def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
+        """Of a bucket's parameters."""
+        try:
+            return [self.names[parameter] for parameter in parameters]
+        except KeyError:
+            raise UserError(
+                "a bucket has a parameter that is not of the model which SketchState was made "
+                "with; make a state of its own for each model, after its parameters are there"
+            ) from None
+
+    def is_compressed(self, parameter: Tensor) -> bool:
+        return self.settings.is_compressed(parameter.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same on every rank, but for the devices: numbers, texts and tensors alone."""
+        return {
+            "format": FORMAT,
+            "settings": asdict(self.settings),
+            "step": self.step,
+            "parameters": self.memory.copies(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From any rank's, of a run with the same settings; compression may be another."""
+        missing = {"format", "settings", "step", "parameters"} - set(state)
+        if missing or state["format"] != FORMAT:
+            raise UserError(
+                "this is not a state_dict of SketchState"
+                + (f": it has no {sorted(missing)[0]!r}" if missing else f" of format {FORMAT}")
+            )
+        self._check_settings(state["settings"])
+        self._check_parameters(state["parameters"])
+        self.step = int(state["step"])
+        self.memory.replace(state["parameters"])
+        self._agreed_in = None
+
+    def _check_settings(self, given: Mapping[str, Any]) -> None:
+        # The rest decides what is sent, not what has been kept.
+        for name in ("cells", "top_k", "momentum", "decode", "balance", "exact_below", "seed"):
+            own = getattr(self.settings, name)
+            if given.get(name) != own:
+                raise UserError(
+                    f"the state was saved with {name}={given.get(name)!r}, and this one has "
+                    f"{name}={own!r}; make it with the same"
+                )
+
+    def _check_parameters(self, kept: Kept) -> None:
+        shapes = {name: p for p, name in self.names.items() if self.is_compressed(p)}
+        if absent := sorted(set(shapes) - set(kept)) if kept else []:
+            raise UserError(f"the state is of another model: it has no {absent[0]!r}")
+        for name, fields in kept.items():
+            if name not in shapes:
+                raise UserError(
+                    f"the state is of another model: it has {name!r}, which is not a parameter "
+                    "that is compressed here"
+                )
+            for field, is_per_weight in self.memory.fields.items():
+                count = shapes[name].numel() if is_per_weight else 1
+                found = fields.get(field)
+                if found is None or found.numel() != count:
+                    raise UserError(
+                        f"the state is of another model: {field!r} of {name!r} must have {count} "
+                        f"numbers, got {0 if found is None else found.numel()}"
+                    )
+
+    def check_agreement(self, device: torch.device) -> None:
+        """Once in each process group: ranks that differ would train apart without an error."""
+        group = self.group
+        if self._agreed_in is group:
+            return
+        own = torch.tensor([self._digest()], device=device)
+        all_ranks = [torch.zeros_like(own) for _ in range(group.size())]
+        dist.all_gather(all_ranks, own, group=group)
+        others = [rank for rank, digest in enumerate(all_ranks) if not digest.equal(all_ranks[0])]
+        if others:
+            raise UserError(
+                f"SketchState differs between rank 0 and rank {others[0]} in its {SHARED}; make it "
+                "with the same options everywhere, and load one rank's state_dict on all of them"
+            )
+        self._agreed_in = group
+
+    def _digest(self) -> int:
+        hash = hashlib.sha256(json.dumps([asdict(self.settings), self.step]).encode())
+        hash.update(json.dumps([(n, list(p.shape)) for p, n in self.names.items()]).encode())
+        for name, fields in self.memory.copies().items():
+            hash.update(name.encode())
+            for tensor in fields.values():
+                hash.update(tensor.cpu().numpy().tobytes())
+        return int.from_bytes(hash.digest()[:7])
