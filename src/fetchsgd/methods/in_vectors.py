@@ -45,9 +45,10 @@ class VectorServer:
         require_range("revisit", self.revisit, 1, 1e6)
         require_range("revisit_rounds", self.revisit_rounds, 1, 2**30)
 
-    def init(self, device: torch.device) -> State:
+    def init(self, device: torch.device, dtype: torch.dtype = torch.float32) -> State:
+        """Before the first round; numbers of other types are for in_pieces.py."""
         names = ("momentum", "error")
-        state = {name: torch.zeros(self.dim, device=device) for name in names}
+        state = {name: torch.zeros(self.dim, dtype=dtype, device=device) for name in names}
         if self.revisit > 1:
             state["sent"] = torch.full((self.dim,), LONG_AGO, dtype=torch.int32, device=device)
         return state

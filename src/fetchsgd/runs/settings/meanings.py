@@ -143,6 +143,9 @@ MEANINGS: dict[str, Meaning] = {
         1e6,
     ),
     "method.revisit_rounds": Meaning("rounds for which what was sent counts more", 1, 2**30),
+    "method.state_bits": Meaning(
+        "bits of each number that a server with fresh hashes carries from round to round"
+    ),
     "method.local_error": Meaning("whether clients keep what they have not sent"),
     "method.local_momentum": Meaning("momentum that clients keep", 0, 1),
     "train.epochs": Meaning("how often the clients' data is gone through", 0, above=True),
