@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -16,19 +17,19 @@ from statistics import mean
 from typing import Any
 
 ORDER = ("none", "flip", "collude", "noise", "little", "replay", "examples", "scale")
+RULES = ("mean", "filtered", "nearest", "trimmed", "median", "clipped")
 
 
 def table(results: Path) -> str:
-    """Mean accuracies in per cent, over as many seeds as there are; a run that diverged is 0."""
+    """Mean accuracies in per cent, over as many seeds as there are."""
     found: dict[tuple[str, float, str], list[float]] = defaultdict(list)
     for line in results.read_text().splitlines():
         run: dict[str, Any] = json.loads(line)
         config = run["config"]
         attack, rule = config["attack"], config["merge"]["name"]
-        is_whole = run["status"] == "finished"
-        value = 100 * run["value"] if is_whole else 0.0
+        value = 100 * run["value"] if run["status"] == "finished" else math.nan
         found[attack["name"], attack.get("share", 0.0), rule].append(value)
-    rules = list(dict.fromkeys(rule for _, _, rule in found))
+    rules = sorted({rule for _, _, rule in found}, key=RULES.index)
     kinds = sorted({key[:2] for key in found}, key=lambda k: (k[1], ORDER.index(k[0])))
     lines = [f"| lie | liars | {' | '.join(rules)} |", f"|---|---|{'---|' * len(rules)}"]
     for name, share in kinds:
@@ -38,6 +39,8 @@ def table(results: Path) -> str:
 
 
 def _cell(values: list[float]) -> str:
+    if any(map(math.isnan, values)):
+        return "diverged"
     return f"{mean(values):.1f} ({len(values)})" if values else ""
 
 

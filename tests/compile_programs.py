@@ -99,6 +99,8 @@ def sketches():
         kernels.sketch([torch.zeros(2, 10_000)])
         table, some = torch.zeros(rows, 960), torch.arange(50)
         kernels.estimate(table)
+        kernels.estimate(table, range(17, 9001))
+        kernels.sketch([torch.zeros(1, 5000)], 3000)
         kernels.query(table, some)
         kernels.scatter(some, torch.ones(50))
         kernels.touched(some, torch.ones(50))

@@ -258,7 +258,10 @@ def test_the_bytes_beside_lora_are_those_of_the_results(page):
         assert f"| {line['value']:.2f} | {told[0]:,.0f} | {told[1]:,.0f} |" in text
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("experiments/*/README.md")), ids=str)
+WITH_TABLES = [*sorted(ROOT.glob("experiments/*/README.md")), ROOT / "docs/local.md"]
+
+
+@pytest.mark.parametrize("page", WITH_TABLES, ids=str)
 def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "experiments")
     text = page.read_text()

@@ -9,7 +9,11 @@ import pytest
 from fetchsgd.extras import EXTRAS, how_to_install
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-IMPORTED_AS = {"dp-accounting": "dp_accounting", "scikit-learn": "sklearn"}
+IMPORTED_AS = {
+    "dp-accounting": "dp_accounting",
+    "prometheus-client": "prometheus_client",
+    "scikit-learn": "sklearn",
+}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

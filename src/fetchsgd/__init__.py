@@ -34,7 +34,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fetchsgd.clients.trainer import LocalWork
+    from fetchsgd.clients.local_work import LocalWork
     from fetchsgd.errors import DivergedError, UserError
     from fetchsgd.exchange.client_state import ClientState
     from fetchsgd.exchange.client_update import client_update
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 # Where each public name lives. The modules are loaded when a name is first used: a node that
 # introduces itself, or makes keys, needs no torch, and few users need every extra.
 _HOMES = {
-    "fetchsgd.clients.trainer": ("LocalWork",),
+    "fetchsgd.clients.local_work": ("LocalWork",),
     "fetchsgd.errors": ("DivergedError", "UserError"),
     "fetchsgd.exchange.client_state": ("ClientState",),
     "fetchsgd.exchange.client_update": ("client_update",),

@@ -10,6 +10,7 @@ EXTRAS = {
     "flower": ("flwr",),
     "secure": ("cryptography",),
     "privacy": ("dp_accounting",),
+    "metrics": ("prometheus_client",),
 }
 
 

@@ -34,7 +34,10 @@ SETTINGS = [
     ("train.kind=constant", "there is no setting train.kind; did you mean 'schedule.kind'?"),
     ("clients_per_round=99", "must be from 1 to the task's 12 clients, got 99"),
     ("quantiser=bitz", "there is no quantiser 'bitz'; did you mean 'bits'?"),
-    ("batch_size=8", "local.batch_size has no effect unless local.epochs >= 1, got 8"),
+    (
+        "batch_size=8",
+        "local.batch_size has no effect unless local.epochs >= 1 or local.steps >= 1, got 8",
+    ),
 ]
 
 

@@ -69,6 +69,20 @@ def test_a_step_at_a_gigabit():
     assert f"{seconds('power')} for PowerSGD, {seconds('sketch')} for the sketch" in page
 
 
+def test_rates_of_learning():
+    page = (ROOT / "docs/ddp.md").read_text()
+    lines = (ROOT / "benchmarks/results/ddp-rates-cpu.jsonl").read_text().splitlines()
+    best, sent = {}, {}
+    for row in map(json.loads, lines):
+        kilobytes = f"{row['sent'] / 1e3:.0f}"
+        assert f"| `{row['method']}` | {row['lr']:g} | {kilobytes} | {row['loss']:.3f} |" in page
+        best[row["method"]] = min(best.get(row["method"], 9.0), row["loss"])
+        sent[row["method"]] = row["sent"]
+    assert best["sketch:64:cells=int4"] < best["power:4"]
+    ratio = sent["power:4"] / sent["sketch:64:cells=int4"]
+    assert f"with {ratio:.1f} times fewer bytes" in page
+
+
 def test_levels_of_four_bits():
     page = (ROOT / "docs/ddp.md").read_text()
     for row in results("ddp-four-cpu")["rows"]:

@@ -33,6 +33,10 @@ REFUSED = {
     "payload of others": (lambda f: change(f, payload=foreign_payload()), "another"),
     "a request": (lambda _: fs.Server(PLAN).request(0), "none of those expected"),
     "nothing": (lambda _: b"", "not a message"),
+    "a later version": (
+        lambda f: f[:3] + b"\x02" + f[4:],
+        "version 2 of frames, and this side speaks version 1",
+    ),
     "a text": (lambda _: "reply", "a message is bytes, not str"),
     "half": (lambda f: f[: len(f) // 2], "checksum is wrong"),
     "more": (lambda f: f + b"\0", "checksum is wrong"),

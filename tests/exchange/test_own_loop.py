@@ -25,6 +25,7 @@ from fetchsgd.runs.settings import resolve
 from fetchsgd.runs.setup import Setup
 
 ROUNDS = 9
+ADAMW = {"steps": 3, "optimizer": "adamw", "state": "keep", "eps": 0.01}
 METHODS = [
     (FETCHSGD, {}),
     (FETCHSGD | {"hash": "fixed"}, {"quantiser": fs.Bits(16)}),
@@ -32,6 +33,7 @@ METHODS = [
     ({"name": "true_topk", "k": 20}, {"quantiser": fs.SharedStep(density=0.5)}),
     ({"name": "local_topk", "k": 20, "local_error": True}, {}),
     ("fedavg", {"local": {"epochs": 2}}),
+    ("uncompressed", {"local": ADAMW, "weight_decay": 0.1}),
     (FETCHSGD, {"averaging": "examples", "weight_decay": 0.01}),
 ]
 

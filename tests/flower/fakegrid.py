@@ -32,6 +32,7 @@ class Node:
     online: bool = True
     delay: int = 0  # looks for replies until one arrives
     behave: object = None  # (message, reply) -> reply or None
+    program: object = client  # what answers, as a ClientApp's module
 
 
 @dataclass
@@ -83,7 +84,8 @@ class FakeGrid:
         return name
 
     def _answer(self, node, message):
-        handler = client.introduce if message.metadata.message_type == "query" else client.train
+        is_query = message.metadata.message_type == "query"
+        handler = node.program.introduce if is_query else node.program.train
         try:
             reply = handler(message, node.context)
         except Exception as error:

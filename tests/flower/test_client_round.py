@@ -151,6 +151,23 @@ def test_weights_that_are_damaged_do_not_take_the_memory_with_them():
     assert isinstance(client.answer(server.work()), Answer)
 
 
+def test_what_an_optimiser_remembers_moves_on_once_a_round():
+    """Also where a request comes twice, or a reply is lost; and it outlives damaged weights."""
+    server = Server("local.steps=3", "optimizer=adamw", "state=keep", "grid=steps")
+    client = Client(server.setup, ME, InMemory())
+    steps = []
+    for arrives in (True, False, True):
+        task = server.work()
+        answer = client.answer(task)
+        assert client.answer(task) == answer
+        steps.append(float(client.keeper.kept.vectors["memory.inner.step"][0]))
+        server.close(answer if arrives else None)
+    assert steps == [3, 6, 9]
+    client.keeper.kept.vectors["held"][0] += 1
+    assert isinstance(client.answer(server.work()), ResendRequest)
+    assert client.keeper.kept.vectors["memory.inner.step"][0] == 9
+
+
 @pytest.mark.parametrize("method", ["fetchsgd", "uncompressed", "local_topk"])
 def test_clients_without_memory_keep_nothing_but_their_version(method):
     setup = Setup(resolve({"task": {"name": "tinytask:tiny"}, "method": {"name": method}}))

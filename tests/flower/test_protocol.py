@@ -1,5 +1,7 @@
 """Messages: there and back, and whatever else may come in."""
 
+import re
+
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
@@ -60,6 +62,20 @@ def test_what_is_no_message():
     ):
         with pytest.raises(RejectedError):
             from_records(records, Answer)
+
+
+@pytest.mark.parametrize("name", ["protocol", "wire"])
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.kind)
+def test_another_version_is_refused_by_a_sentence_that_names_both(message, name):
+    for theirs in (0, 4, 6, 2**40):
+        records = to_records(message)
+        ours = records[HEADER][name]
+        records[HEADER] = ConfigRecord({**records[HEADER], name: theirs, "kind": "unheard of"})
+        with pytest.raises(RejectedError) as error:
+            from_records(records, type(message))
+        both = rf"version {theirs} of .* and this side speaks version {ours};"
+        assert re.search(both, str(error.value))
+        assert len(str(error.value)) < 140  # with the name of the exception, what a log shows
 
 
 @pytest.mark.parametrize(

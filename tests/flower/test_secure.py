@@ -32,6 +32,7 @@ from fetchsgd.simulation import Run
 CASES = [
     ("fetchsgd", {"upload__sum_bits": 10}),
     ("uncompressed", {"train__averaging": "examples", "upload__sum_bits": 12}),
+    ("uncompressed", {"settings": "local.steps=2 local.momentum=0.9 local.state=keep"}),
 ]
 
 
@@ -46,7 +47,7 @@ def folder(keys):
     return own_folder(keys)
 
 
-@pytest.mark.parametrize(("method", "more"), CASES, ids=["fetchsgd", "uncompressed"])
+@pytest.mark.parametrize(("method", "more"), CASES, ids=["fetchsgd", "uncompressed", "kept"])
 def test_the_federation_trains_as_the_simulator_does(method, more, folder, monkeypatch):
     grid = secret_federation(folder / "real", method, train__epochs=2.0, **more)
     sums = Sums(monkeypatch)

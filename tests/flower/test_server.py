@@ -3,7 +3,9 @@
 import gc
 import json
 import re
+import socket
 import weakref
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -11,13 +13,23 @@ from safetensors import safe_open
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.federations import counts, federation, lines, train, train_until_killed, weights
+from flower.federations import (
+    counts,
+    federation,
+    header,
+    lines,
+    train,
+    train_until_killed,
+    weights,
+)
 
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.flower.events import Events
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.methods import Delivered, Uncompressed
 from fetchsgd.report.runs import load_run
 from fetchsgd.runs.checkpoint import EARLIER, FILE
+from fetchsgd.runs.status import read_status
 from fetchsgd.simulation import Run
 
 
@@ -26,6 +38,8 @@ def simulated(grid, out):
     return Run(settings).execute(out)
 
 
+# With a large eps: else a last bit of a gradient that is nearly zero makes a whole step.
+ADAMW = "local.steps=3 local.optimizer=adamw local.state=keep local.eps=0.01 weight_decay=0.1"
 CASES = [
     ("fetchsgd", {}),
     ("fetchsgd", {"upload__bits": 2, "download__grid": "steps"}),
@@ -41,6 +55,8 @@ CASES = [
     ("local_topk", {"settings": "merge.name=trimmed merge.clip=1.5"}),
     ("local_topk", {"upload__bits": 32}),
     ("local_topk", {"upload__bits": 4, "settings": "local_error=true local_momentum=0.5"}),
+    ("true_topk", {"settings": f"{ADAMW} nesterov=true local.outer_rate=0.7"}),
+    ("sparse_loco", {"upload__quantiser": "two_bits", "settings": f"{ADAMW} per_chunk=512"}),
 ]
 
 
@@ -198,3 +214,35 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     with pytest.raises(DivergedError, match="a weight is no longer finite at round 3"):
         train(grid)
     assert weights(tmp_path / "run").isfinite().all()
+
+
+def test_a_server_says_how_it_stands_while_a_round_is_open(tmp_path):
+    """To Prometheus and to `fetchsgd status`, with a client that is rejected in every round."""
+    pytest.importorskip("prometheus_client", reason="pip install 'fetchsgd[metrics]'")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    out, seen = tmp_path / "run", []
+    grid = federation(out, clients=range(4), settings=f"federation.metrics_port={port}")
+    grid.nodes[102].behave = header("examples", 0)
+
+    def look():
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            seen.append((answer.read().decode(), read_status(out)))
+
+    grid.before_look = look
+    train(grid)
+    text, status = seen[-1]
+    assert (status.state, status.round, status.rounds) == ("training", 8, 9)
+    counted = status.rejected["examples"]
+    assert counted > 1
+    assert status.rejected_by_client == {"2": {"examples": counted}}
+    assert status.replies == 24
+    assert set(status.phases) == {"waiting", "clients", "server", "recording"}
+    assert "fetchsgd_rounds_total 8.0\n" in text
+    # By then one more has been rejected than the last line knows of.
+    rejected = float(re.search(r'client_rejections_total\{client="2"\} (\S+)', text).group(1))
+    assert rejected >= counted
+    done = read_status(out)
+    assert (done.state, done.replies) == ("finished", 27)
+    assert Events(lines(out)[-1]).most_rejected() == done.rejected_by_client

@@ -18,6 +18,7 @@ def test_each_can_be_trained_with_and_says_what_it_is():
     assert named["messages"].settings["upload"]["quantiser"] == "shared_step"
     assert {name: config.method for name, config in named.items()} == {
         "paper": "fetchsgd", "sums": "fetchsgd", "messages": "uncompressed",
+        "diloco": "uncompressed",
     }  # fmt: skip
 
 

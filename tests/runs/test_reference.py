@@ -35,6 +35,8 @@ def test_the_page_is_current():
 
 
 # What gives a setting its effect, where it has none by default.
+BY_ADAMW = {"local": {"steps": 1, "optimizer": "adamw"}}
+BY_CHUNKS = {"method": {"name": "sparse_loco", "per_chunk": 1}, "local": {"steps": 1}}
 WITH = {
     "method.window_eps": {"method": {"hash": "fixed"}},
     "method.local_momentum": {"method": {"name": "local_topk"}},
@@ -43,6 +45,10 @@ WITH = {
     "schedule.pivot": {"schedule": {"kind": "triangular"}},
     "local.batch_size": {"local": {"epochs": 1}},
     "local.lr_decay": {"local": {"epochs": 1}},
+    "local.momentum": {"local": {"epochs": 1}},
+    "local.outer_rate": {"local": {"epochs": 1}},
+    **{f"local.{key}": BY_ADAMW for key in ("beta1", "beta2", "eps")},
+    **{f"method.{key}": BY_CHUNKS for key in ("chunk", "per_chunk", "error_decay")},
     "upload.tau": {"upload": {"quantiser": "step"}},
     "upload.bytes": {"upload": {"quantiser": "step"}},
     "upload.density": {"upload": {"quantiser": "shared_step"}},

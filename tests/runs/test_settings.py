@@ -16,6 +16,9 @@ from fetchsgd.simulation import Run
 TINY = {"task": {"name": "tinytask:tiny"}}
 
 
+ADAMW = ["local.steps=2", "optimizer=adamw"]
+
+
 @pytest.mark.parametrize(
     ("given", "sets", "message"),
     [
@@ -43,14 +46,44 @@ TINY = {"task": {"name": "tinytask:tiny"}}
         (
             {},
             ["sampling=random"],
-            "train.sampling must be one of 'epoch', 'uniform', 'poisson', got 'random'",
+            "train.sampling must be one of 'epoch', 'uniform', 'poisson', 'stay', got 'random'",
         ),
         ({}, ["mask_momentum=1"], "method.mask_momentum must be true or false, got 1"),
         ({}, ["error_reset=none"], "must be one of 'zero', 'subtract', got 'none'"),
         ({}, ["kind=cosine"], "schedule.kind must be one of triangular, .*got 'cosine'"),
         ({}, ["kind=triangular", "pivot=5"], "pivot must be from 0 to train.baseline_epochs = 3"),
         ({}, ["kind=piecewise"], r"schedule.points must be pairs .* got \[\]"),
-        ({}, ["batch_size=3"], "local.batch_size has no effect unless local.epochs >= 1, got 3"),
+        (
+            {},
+            ["batch_size=3"],
+            "local.batch_size has no effect unless local.epochs >= 1 or local.steps",
+        ),
+        (
+            {},
+            ["optimizer=adamw"],
+            "local.optimizer has no effect unless local.epochs >= 1 or local",
+        ),
+        (
+            {},
+            ["outer_rate=0.5"],
+            "local.outer_rate has no effect unless local.epochs >= 1 or local",
+        ),
+        ({}, ["steps=2", "beta2=0.95"], "local.beta2 needs local.optimizer = 'adamw', got 0.95"),
+        ({}, [*ADAMW, "local.momentum=0.9"], "local.momentum is of SGD; with local.optimizer = "),
+        ({}, [*ADAMW, "beta1=1"], "local.beta1 must be at least 0 and below 1, got 1.0"),
+        ({}, [*ADAMW, "eps=0"], "local.eps must be above 0, got 0.0"),
+        ({}, ["steps=-1"], "local.steps must be at least 0, got -1"),
+        ({}, ["steps=2", "state=keep"], "local.state = 'keep' needs local steps by an optimiser"),
+        ({}, ["steps=2", "outer_rate=0"], "local.outer_rate must be above 0, got 0.0"),
+        ({}, ["leaving=2", "leave_every=3"], "train.leaving needs train.sampling = 'stay'"),
+        ({}, ["sampling=stay", "leaving=2"], "train.leaving and train.leave_every go together"),
+        ({}, ["sampling=stay", "leaving=5"], "train.leaving must be from 0 to .* = 4, got 5"),
+        (
+            {},
+            ["sampling=stay", "privacy.mode=central", "privacy.noise=1.0"],
+            "train.sampling = 'stay' draws nobody, so there is nothing for privacy to gain",
+        ),
+        ({}, ["nesterov=true", "diagnose=true"], "train.diagnose follows a plain momentum"),
         ({}, ["seed=-1"], "train.seed must be from 0"),
         ({"method": {"name": "fedavg"}}, ["local.epochs=0"], "fedavg needs local.epochs"),
         ({}, ["task.empty_client=true"], "client 3 of the task has no data"),
@@ -97,6 +130,13 @@ def test_mistakes(given, sets, message):
     [
         (["k=76"], "method.k must be from 1 to 75, got 76"),
         (["cols=0"], "cols must be from 1"),
+        (["nesterov=true", "momentum=0"], "method.nesterov needs a method.momentum above 0"),
+        (["nesterov=true", "hash=fixed"], "method.nesterov = True needs method.hash = 'fresh'"),
+        (["quantiser=two_bits"], "rounds to the nearest, which is not right in the mean, and the "),
+        (
+            ["sampling=stay", "leaving=4", "leave_every=1", "epochs=4"],
+            "train.leaving = 4 every 1 rounds takes 16 clients in 4 rounds, and there are 12",
+        ),
         (["block=41"], "cols=40 is too small for block=41"),
         (["device=cuda:9"], "train.device is 'cuda:9', but torch finds no CUDA device"),
         (["device=tpu"], "train.device must be auto, cpu or cuda, got 'tpu'"),
@@ -193,7 +233,8 @@ def test_a_method_of_the_users_own_trains(own_parts, tmp_path):
     given = {**TINY, "method": {"name": "own_parts:Scaled"}}
     config = resolve(given, ["factor=2", "momentum=0"])
     assert config.method == "own_parts:Scaled"
-    assert config.method_options == {"momentum": 0.0, "factor": 2.0, "limit": None}
+    expected = {"momentum": 0.0, "nesterov": False, "factor": 2.0, "limit": None}
+    assert config.method_options == expected
     result = Run(config).execute(tmp_path / "run")
     assert result["method"] == "own_parts:Scaled"
     assert resolve(read_toml(tmp_path / "run" / "config.toml")).settings == config.settings

@@ -1,6 +1,7 @@
 """The ledger against one that remembers every version of the weights."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def test_counts_what_differs_between_versions(seed, dim, rounds):
     assert ledger.wire_bytes.up == 10 * up
     assert ledger.wire_bytes.down >= 4 * down
     assert int(ledger.changed_in.sum()) == dim
-    assert ledger.merged.tolist() == merged.tolist()
+    assert ledger.merged.get(np.arange(clients)).tolist() == merged.tolist()
 
 
 def test_a_client_that_never_took_part_fetches_all_that_ever_changed():
@@ -71,7 +72,54 @@ def test_a_client_that_never_took_part_fetches_all_that_ever_changed():
     assert ledger.bytes == (0, 4 * 3)
 
 
-def test_memory_is_sixteen_bytes_a_client():
-    small, large = (new(5, clients, 3) for clients in (10, 1_000_010))
-    size = lambda ledger: sum(t.numel() * t.element_size() for t in ledger.tensors().values())
-    assert size(large) - size(small) == 16 * 1_000_000
+def test_memory_does_not_grow_with_the_population():
+    small, large = (new(5, clients, 3) for clients in (100_000, 10_000_000))
+    for ledger in (small, large):
+        ledger.download(np.arange(0, 100_000, 10), 0, anywhere(5))
+        ledger.upload(np.arange(0, 100_000, 10), 1, 0, 0.0)
+    size = lambda ledger: sum(t.nbytes for t in ledger.tensors().values())
+    assert size(large) == size(small)
+    assert large.held.nbytes == small.held.nbytes
+
+
+def test_a_weight_takes_two_bytes_until_versions_need_more():
+    size = lambda rounds: new(1000, 2, rounds).changed.nbytes
+    assert (size(32_767), size(32_768)) == (2000, 4000)
+    longer = new(1000, 2, 10).for_rounds(40_000)
+    longer.update(Delivered(SparseVector(1000, torch.tensor([7]), torch.ones(1))), 39_999)
+    assert longer.changed[7] == 39_999
+    assert longer.changed_in[39_999] == 1
+
+
+def test_dense_updates_are_counted_in_slices(monkeypatch):
+    """As if they were counted at once."""
+    ledgers = [new(1000, 2, 5) for _ in range(2)]
+    for version in range(1, 5):
+        generator = torch.Generator().manual_seed(version)
+        values = torch.randn(1000, generator=generator).relu()
+        for ledger, size in zip(ledgers, (1 << 24, 37), strict=True):
+            monkeypatch.setattr("fetchsgd.server.ledger.SLICE", size)
+            ledger.update(Delivered(values), version)
+    whole, sliced = ledgers
+    assert torch.equal(whole.changed, sliced.changed)
+    assert torch.equal(whole.changed_in, sliced.changed_in)
+
+
+@pytest.mark.parametrize("clients", [50, 1_000_000])
+def test_is_restored_as_it_was(clients):
+    """Also from what earlier versions wrote: versions of all clients, and four bytes a weight."""
+    ledger = new(20, clients, 6)
+    cohort = np.array([3, 17, clients - 1])
+    ledger.upload(cohort, 4, 10, 40.0)
+    ledger.download(cohort, 5, anywhere(20))
+    ledger.update(Delivered(SparseVector(20, torch.tensor([7]), torch.ones(1))), 5)
+    saved = ledger.tensors()
+    everyone = torch.from_numpy(ledger.held.get(np.arange(clients)))
+    older = {n: part for n, part in saved.items() if not n.startswith(("held", "merged"))}
+    older |= {"held": everyone, "changed": saved["changed"].int()}
+    for tensors in (saved, older):
+        again = Ledger.restored(tensors, grid(20).downloads(), CPU)
+        assert again.held.get(np.arange(clients)).tolist() == everyone.tolist()
+        assert again.bytes == ledger.bytes
+        assert torch.equal(again.changed.int(), ledger.changed.int())
+    assert Ledger.restored(saved, grid(20).downloads(), CPU).merged[17] == 4

@@ -221,3 +221,40 @@ def test_choosing_by_masks_equals_choosing_by_indices(local, k, bits):
             assert memory.keys() == expected_memory.keys() == {"momentum", "error"}
             for name, rows in memory.items():
                 assert torch.equal(rows, expected_memory[name])
+
+
+@pytest.mark.parametrize("most", [1, 9])
+@pytest.mark.parametrize("averaging", ["uniform", "examples"])
+@pytest.mark.parametrize(
+    ("method", "sets"),
+    [
+        ("fetchsgd", ("weight_decay=0.1", "weight_decay_by=clients")),
+        ("fetchsgd", ("upload.bits=8",)),
+        ("fetchsgd", ("upload.sum=modular",)),
+        ("local_topk", ()),
+        ("fedavg", ("local.epochs=2",)),
+    ],
+)
+def test_blocks_of_examples_change_nothing(monkeypatch, method, sets, averaging, most):
+    run = make(method, *sets, f"averaging={averaging}")
+    weights = run.setup.model.weights()
+    whole = run.cohort(weights, COHORT, 0.1, 0, None)
+    monkeypatch.setattr("fetchsgd.clients.gathering.MOST_EXAMPLES", most)
+    sizes = [len(block.shares) for _, block in run.cohort.gatherer.batches(COHORT, 0)]
+    assert len(sizes) == 5 if most == 1 else 1 < len(sizes) < 5
+    parts = run.cohort(weights, COHORT, 0.1, 0, None)
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parts.loss, whole.loss, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.as_tensor(parts.bytes_up), torch.as_tensor(whole.bytes_up))
+
+
+def test_few_examples_are_one_block_to_the_bit():
+    run = make("fetchsgd", "weight_decay=0.1")
+    gatherer = run.cohort.gatherer
+    [(share, block)] = gatherer.batches(COHORT, 3)
+    batch = gatherer.gather_batch(COHORT, 3)
+    assert share == 1
+    assert torch.equal(block.inputs, batch.inputs)
+    assert torch.equal(block.shares, batch.shares)
+    [cohort] = gatherer.cohorts(COHORT, 3)
+    assert torch.equal(cohort.weights, gatherer.gather(COHORT, 3).weights)

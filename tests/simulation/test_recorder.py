@@ -15,7 +15,7 @@ METHODS = ["fetchsgd", "true_topk"]
 DIAGNOSED = (
     "diagnose=true", "diagnose_every=2", "diagnose_window=2", "epochs=4", "eval_every=1.34",
 )  # fmt: skip
-OWN = ("name", "seconds", "config")  # of a run; "config" has how often it saves
+OWN = ("name", "seconds", "phases", "config")  # of a run; "config" has how often it saves
 
 
 class StopError(Exception):
@@ -32,7 +32,11 @@ def lines(folder):
 
 def timeless(recorded):
     """Without what may differ between two runs that train the same."""
-    return {key: value for key, value in recorded.items() if key not in OWN}
+    return {
+        key: value
+        for key, value in recorded.items()
+        if key not in OWN and not key.startswith("seconds/")
+    }
 
 
 def execute(run, folder, resume=False, stop_at=None):

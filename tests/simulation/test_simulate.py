@@ -21,7 +21,7 @@ def weights(model):
 
 
 def without_time(line):
-    return {key: value for key, value in line.items() if key != "seconds"}
+    return {key: value for key, value in line.items() if not key.startswith("seconds")}
 
 
 def test_is_the_run_of_the_command_line(tmp_path):

@@ -71,6 +71,34 @@ def test_the_last_fifth_of_each_role_is_for_testing(folder):
     assert shakespeare(folder=folder).train.sizes.tolist() == [8, 1]
 
 
+def test_roles_are_dealt_to_workers(tmp_path):
+    """Each to the one who has least; nothing is lost, and the test set stays."""
+    roles = {f"play/{i}": [LINE] * (10 * i) for i in range(1, 8)}
+    folder = write(tmp_path, roles)
+    whole = shakespeare(folder=folder, sequences_per_client=0)
+    task = shakespeare(folder=folder, sequences_per_client=0, workers=3, width=16, layers=1)
+    assert task.train.sizes.sum() == whole.train.sizes.sum()
+    assert task.train.sizes.max() < 1.2 * task.train.sizes.min()
+    assert torch.equal(task.test_inputs, whole.test_inputs)
+    rows = [sorted(map(tuple, each.train.inputs.tolist())) for each in (task, whole)]
+    assert rows[0] == rows[1]
+    assert len(task.model().layers) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"workers": 3}, "task.workers must be at most the 2 roles, got 3"),
+        ({"workers": -1}, "task.workers must be at least 0, got -1"),
+        ({"width": 10}, "task.width must be a multiple of 4, one for each head, got 10"),
+        ({"layers": 0}, "task.layers must be at least 1, got 0"),
+    ],
+)
+def test_options_that_cannot_be(folder, option, message):
+    with pytest.raises(ValueError, match=message):
+        shakespeare(folder=folder, **option)
+
+
 @pytest.mark.parametrize(
     ("roles", "message"),
     [

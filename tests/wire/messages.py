@@ -7,11 +7,12 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
-from fetchsgd.quantisers import Eden
+from fetchsgd.quantisers import Eden, TwoBits
 from fetchsgd.quantisers.eden_section import EdenMessage
 from fetchsgd.quantisers.level_layout import CELLS_PER_SYMBOL, RUN, num_runs
 from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.quantisers.step_section import OneStep
+from fetchsgd.quantisers.two_bits import TwoBitMessage
 from fetchsgd.sums import Modular
 from fetchsgd.sums.residues import Residues
 from fetchsgd.wire import (
@@ -135,6 +136,8 @@ def one_of_each() -> dict[str, bytes]:
         quantiser = Modular(sum_bits=bits, first_step=0.125).for_round(5, None, 3)
         rows = quantiser.round_rows(torch.linspace(-1, 2, 300)[None], 5, torch.tensor([9]))
         found[f"residues-{bits}"] = encode(DenseVector(rows.row(0)))
+    rows = TwoBits().round_rows(torch.linspace(-1, 2, 1100)[None], 5, torch.tensor([9]))
+    found["two-bits"] = encode(DenseVector(rows.row(0)))
     found["sparse-integers"] = write(sparse, Choices(Coding(4, table), GOLOMB))
     floats = SparseUpdate(300, sparse.indices, Floats(torch.arange(40).half()), 9, 4)
     found["sparse-bitmap"] = write(floats, Choices(Coding(2), BITMAP))
@@ -166,6 +169,9 @@ def plain(payload) -> dict:
     if isinstance(values, EdenMessage):
         found |= {"key": values.key, "client": values.client, "scales": values.scales.tolist()}
         return found | {"codes": values.codes.flatten().tolist()}
+    if isinstance(values, TwoBitMessage):
+        found["magnitudes"] = values.magnitudes.flatten().tolist()
+        return found | {"codes": values.codes.tolist()}
     if isinstance(values, Residues):
         found |= {"step": values.step, "weight": values.weight, "key": values.key}
         return found | {"residues": values.cells.tolist()}

@@ -117,7 +117,7 @@ SENTENCES = {
     "at least 64 bytes, this one 0": b"",
     "at least 64 bytes, this one 63": MESSAGES["dense-float32"][:63],
     "begins with b'JFIF'": b"JFIF" + MESSAGES["dense-float32"][4:],
-    "version 9; this library reads version 1": b"FSGW\x09" + MESSAGES["dense-float32"][5:],
+    "version 9 of .* and this side speaks version 1": b"FSGW\x09" + MESSAGES["dense-float32"][5:],
     "cut off: 75 bytes, where it says 76": MESSAGES["dense-float32"][:75],
     "checksum is wrong": MESSAGES["dense-float32"][:75] + b"\x01",
     "no kind 6": message(6, 1, 0),

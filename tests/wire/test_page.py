@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from wire import oracle
+from plain_client import reading as oracle
 from wire.messages import one_of_each, plain
 
 from fetchsgd.wire import DenseVector, Integers, SparseIntegers, decode, encode

@@ -7,7 +7,16 @@ import pytest
 import torch
 from wire.messages import subset
 
-from fetchsgd.wire import Floats, SparseUpdate, WireError, encode, gaps, positions
+from fetchsgd.wire import (
+    Floats,
+    Integers,
+    SparseUpdate,
+    WireError,
+    decode,
+    encode,
+    gaps,
+    positions,
+)
 from fetchsgd.wire.choices import choose
 from fetchsgd.wire.positions import BITMAP, GAPS, GOLOMB
 from fetchsgd.wire.rans import TOTAL
@@ -109,3 +118,16 @@ def test_the_size_follows_from_dim_and_count():
             for where in ("random", "runs", "front", "even")
         ]
         assert max(sizes) - min(sizes) < 0.0033 * min(sizes)
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_indices_beyond_32_bits(count):
+    """As of a model of seven billion weights; neither memory nor time follow the dimension."""
+    dim = 7_000_000_000
+    edges = torch.tensor([0, 2**31 - 1, 2**31, 2**32 - 1, 2**32, dim - 1])
+    more = torch.randint(0, dim, (count,), generator=torch.Generator().manual_seed(0))
+    indices = torch.cat([edges, more]).unique()
+    for values in (Floats(torch.ones(len(indices))), Integers(torch.ones_like(indices))):
+        found = decode(encode(SparseUpdate(dim, indices, values, 5, 2)))
+        assert found.dim == dim
+        assert torch.equal(found.indices, indices)

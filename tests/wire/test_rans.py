@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from wire import oracle
+from plain_client import reading as oracle
 from wire.messages import quantised
 
 from fetchsgd.quantisers.level_section import cell_counts, product_frequencies

@@ -16,6 +16,7 @@ from fetchsgd.cli.privacy import privacy
 from fetchsgd.cli.report import report
 from fetchsgd.cli.reproduce import reproduce
 from fetchsgd.cli.settings import settings
+from fetchsgd.cli.status import status
 from fetchsgd.cli.sweep import demo, sweep
 from fetchsgd.cli.theory import theory
 from fetchsgd.cli.train import train
@@ -76,7 +77,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, sweep, report, reproduce, demo, settings, tasks, methods, theory, privacy):
+COMMANDS = (
+    train, sweep, status, report, reproduce, demo, settings, tasks, methods, theory, privacy,
+)  # fmt: skip
+for command in COMMANDS:
     app.command(cls=PlainCommand)(command)
 
 

@@ -13,9 +13,12 @@ from fetchsgd.cli.output import complain, console, say
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
 from fetchsgd.runs.checkpoint import need_safetensors
+from fetchsgd.runs.endpoint import Endpoint, Newest, served
+from fetchsgd.runs.recorder import Progress, Watch
 from fetchsgd.runs.settings import Config, merge
 from fetchsgd.runs.toml_files import Settings, read_toml
 from fetchsgd.simulation.prepare import Prepared, prepare
+from fetchsgd.simulation.run import Run
 from fetchsgd.tasks import TASKS
 
 Setting = Annotated[
@@ -36,9 +39,9 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="paper|sums|messages",
+            metavar="paper|sums|messages|diloco",
             help="Settings that belong together: the published method; for a server that sees "
-            "only sums; for one that sees each message.",
+            "only sums; for one that sees each message; for few workers with many local steps.",
         ),
     ] = None,
     budget: Annotated[
@@ -62,6 +65,10 @@ def train(
         bool,
         typer.Option("--resume", help="Go on from the last checkpoint in RUN, or in --out."),
     ] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Numbers for Prometheus, on 127.0.0.1; 0 is off."),
+    ] = 0,
 ) -> None:
     """Train one model and leave a run folder.
 
@@ -89,12 +96,29 @@ def train(
     if resume:
         say(where_it_stands(folder, run.setup.rounds))
     try:
-        with watching(console, folder.name, run.config.task.metric) as watch:
-            result = run.execute(folder, resume, watch)
+        with (
+            served(metrics_port) as endpoint,
+            watching(console, folder.name, run.config.task.metric) as watch,
+        ):
+            result = run.execute(folder, resume, _both(watch, endpoint, run))
     except KeyboardInterrupt as error:
         complain(what_is_left(folder, run.setup.rounds))
         raise typer.Exit(STOPPED) from error
     _tell(result, folder)
+
+
+def _both(watch: Watch, endpoint: Endpoint | None, run: Run) -> Watch:
+    """The display, and the endpoint if there is one."""
+    if endpoint is None:
+        return watch
+    newest = Newest(run.config.task.metric)
+    endpoint.sources.append(newest.numbers)
+
+    def tell(seen: Progress) -> None:
+        newest(seen)
+        watch(seen)
+
+    return tell
 
 
 def _given(what: str, method: str | None, preset: str | None) -> Settings:

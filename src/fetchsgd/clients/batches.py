@@ -66,6 +66,10 @@ class Cohort:
         inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
         return Cohort(inputs, targets, self.present[chosen], self.weights, keys)
 
+    def with_present(self, present: Bool[Tensor, "n m"]) -> Cohort:
+        """The same where only these examples count."""
+        return replace(self, present=present)
+
     def later(self, step: int) -> Cohort:
         """The same examples in another local step, where dropout drops other numbers."""
         return self if self.keys is None else replace(self, keys=next_step(self.keys, step))

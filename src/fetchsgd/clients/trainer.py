@@ -21,6 +21,8 @@ from fetchsgd.clients.constants import ConstantsCheck
 from fetchsgd.clients.dropout import DrawnTwiceError, forward_is_over, keyed_dropout
 from fetchsgd.clients.gradients import ClientGradients, gradients_of
 from fetchsgd.clients.graphs import GraphedGradient, SharedRows
+from fetchsgd.clients.inner import InnerOptimizer, Rows, local_batches
+from fetchsgd.clients.local_work import LocalWork
 from fetchsgd.randomness import seeded_globals
 from fetchsgd.tasks.base import Loss
 from fetchsgd.tasks.checks import checked_losses
@@ -32,36 +34,12 @@ LARGE_CLIENT = 200_000_000
 
 
 @dataclass(frozen=True)
-class LocalWork:
-    """What a client does with its data.
-
-    epochs: 0 sends one gradient over all its data; else that many passes of SGD, and it sends the
-        difference of the weights. batch_size: 0 takes all of a client's data in one step.
-    lr_decay: factor on the learning rate from each local step to the next.
-    clip: longest gradient that a client sends or steps along; 0 is no limit.
-    """
-
-    epochs: int = 0
-    batch_size: int = 0
-    lr_decay: float = 1.0
-    clip: float = 0.0
-
-    @property
-    def is_one_gradient(self) -> bool:
-        return self.epochs == 0
-
-    @property
-    def is_one_step(self) -> bool:
-        """One step over all data: the difference is the rate times the gradient."""
-        return self.epochs == 1 and self.batch_size == 0
-
-
-@dataclass(frozen=True)
 class Trainer:
     """The model, its loss and what is added to it.
 
     weight_decay: so many times the weights are added to each gradient, also to that of a
         parameter which the model does not use and whose gradient of the loss is zero.
+    decoupled_decay: the same beside the gradient, as AdamW takes it in local steps.
     graphs: on CUDA, record backward passes. rounded: let passes see the weights in compute_dtype,
         so that what follows from them need not be rounded layer by layer.
     """
@@ -72,6 +50,7 @@ class Trainer:
     compute_dtype: torch.dtype = torch.float32
     graphs: bool = False
     rounded: bool = False
+    decoupled_decay: float = 0.0
 
     def parameters(self, weights: Float32[Tensor, " dim"]) -> list[Tensor]:
         """The weights as the model takes them."""
@@ -102,17 +81,21 @@ class Trainer:
         rate: float,
         generator: torch.Generator,
         seed: int,
+        kept: Rows | None = None,
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
         """Each client's gradient or difference, and its loss before any step.
 
         generator: of the order of local batches. seed: of what the model draws, as for dropout.
+        kept: what these clients' optimisers remember (inner.py), updated in place.
         With graphs, the next call overwrites the gradients.
         """
         with self.training_pass(seed, weights.device):
             if work.is_one_gradient:
                 gradients, losses = self._gradients(weights, cohort)
                 return clip_rows(gradients, work.clip), losses
-            return self._local_steps(weights, cohort, work, rate, generator)
+            if work.is_plain:
+                return self._plain_steps(weights, cohort, work, rate, generator)
+            return self._optimised_steps(weights, cohort, work, rate, generator, kept)
 
     def why_one_by_one(self, weights: Float32[Tensor, " dim"], cohort: Cohort) -> str | None:
         """Why these clients cannot be computed at once; None if they can, or if they should not."""
@@ -156,7 +139,7 @@ class Trainer:
                 gradient.add_(view, alpha=self.weight_decay)
         return gradients, loss.detach()
 
-    def _local_steps(
+    def _plain_steps(
         self,
         weights: Float32[Tensor, " dim"],
         cohort: Cohort,
@@ -164,24 +147,42 @@ class Trainer:
         rate: float,
         generator: torch.Generator,
     ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
-        """FedAvg's inner loop for all clients side by side: w - w_i after the local epochs."""
-        most = cohort.present.shape[1]
-        size = min(work.batch_size or most, most)
+        """FedAvg's inner loop for all clients side by side: w - w_i after the local steps."""
         local = weights  # shared in the first step, which then costs half as much
         first_losses: Tensor | None = None
-        step = 0
-        for _ in range(work.epochs):
-            order = cohort.shuffled(generator) if size < most else None
-            for start in range(0, most, size):
-                batch = cohort if order is None else cohort.take(order[:, start : start + size])
-                gradients, losses = self._gradients(local, batch.later(step))
-                step += 1
-                first_losses = losses if first_losses is None else first_losses
-                gradients = clip_rows(gradients, work.clip)
-                # A client that has no examples left in this epoch keeps its weights.
-                active = batch.present.any(dim=1)
-                local = local - (rate * active)[:, None] * gradients
-                rate = rate * work.lr_decay
+        for step, (batch, _) in enumerate(local_batches(cohort, work, generator)):
+            gradients, losses = self._gradients(local, batch.later(step))
+            first_losses = losses if first_losses is None else first_losses
+            gradients = clip_rows(gradients, work.clip)
+            # A client that has no examples left in this epoch keeps its weights.
+            active = batch.present.any(dim=1)
+            local = local - (rate * active)[:, None] * gradients
+            rate = rate * work.lr_decay
+        assert first_losses is not None
+        return weights - local, first_losses
+
+    def _optimised_steps(
+        self,
+        weights: Float32[Tensor, " dim"],
+        cohort: Cohort,
+        work: LocalWork,
+        rate: float,
+        generator: torch.Generator,
+        kept: Rows | None,
+    ) -> tuple[Float32[Tensor, "n dim"], Float32[Tensor, " n"]]:
+        """The same by an optimiser that remembers."""
+        local = weights.repeat(len(cohort.present), 1)
+        optimizer = InnerOptimizer(work, local, self.decoupled_decay, kept)
+        sizes: list[int] = cohort.present.sum(dim=1).tolist()
+        first_losses: Tensor | None = None
+        for step, (batch, begin) in enumerate(local_batches(cohort, work, generator)):
+            at = local if step else weights
+            gradients, losses = self._gradients(at, batch.later(step))
+            first_losses = losses if first_losses is None else first_losses
+            active = [begin < size for size in sizes]
+            optimizer.step(clip_rows(gradients, work.clip), active, rate)
+            rate = rate * work.lr_decay
+        optimizer.store()
         assert first_losses is not None
         return weights - local, first_losses
 

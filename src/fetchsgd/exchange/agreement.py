@@ -20,18 +20,26 @@ SHARED_TRAIN = (
 )  # fmt: skip
 
 
-def digest(setup: Setup) -> str:
-    """A short text that differs where settings, initial weights or frozen ones do."""
+def agreed_settings(setup: Setup) -> bytes:
+    """The settings that count, in the one form in which they are digested: JSON, keys sorted."""
     settings = setup.config.settings
     shared = {section: settings[section] for section in SHARED}
     if setup.config.privacy.is_on:
         shared["privacy"] = settings["privacy"]
     shared["train"] = {key: settings["train"][key] for key in SHARED_TRAIN}
     shared["task"] = {"name": settings["task"]["name"], "dim": setup.model.dim}
-    found = hashlib.sha256(json.dumps(shared, sort_keys=True).encode())
-    for tensor in (setup.origin, *setup.model.constants().values()):
-        found.update(as_bytes(tensor))
-    return found.hexdigest()[:32]
+    return json.dumps(shared, sort_keys=True).encode()
+
+
+def frozen(setup: Setup) -> bytes:
+    """What the model has and does not train, one part after another."""
+    return b"".join(as_bytes(tensor) for tensor in setup.model.constants().values())
+
+
+def digest(setup: Setup) -> str:
+    """A short text that differs where settings, initial weights or frozen ones do."""
+    agreed = agreed_settings(setup), as_bytes(setup.origin), frozen(setup)
+    return hashlib.sha256(b"".join(agreed)).hexdigest()[:32]
 
 
 def checksum(weights: Float32[Tensor, " dim"]) -> int:

@@ -6,6 +6,9 @@ Where clients remember (local top-k with error), what was sent leaves the memory
 server says that it was merged: replies may come too late, get lost or be rejected, and a request
 may come twice. Until then the client keeps what it would have if nothing had been sent, and the
 reply itself, which answers a repeated request. So given = merged + kept, whatever happens.
+
+What a client's own optimiser remembers (local.state = "keep") goes with the steps that it has
+taken, merged or not; a request that comes again is answered without taking them again.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fetchsgd.clients.inner import INNER, Rows, first_rows
 from fetchsgd.exchange.agreement import checksum
 from fetchsgd.exchange.client_state import ClientState
 from fetchsgd.exchange.messages import Answer, ResendRequest, Work
@@ -33,15 +37,20 @@ from fetchsgd.wire import Payload, SparseUpdate, WireError, decode, encode
 log = logging.getLogger("fetchsgd.client")
 
 HELD, REPLY, ABOUT, MEMORY = "held", "reply.payload", "reply.about", "memory."
+OPTIMISER = MEMORY + INNER
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A client's own vector: its gradient, or the difference after local steps (line 7)."""
+    """A client's own vector: its gradient, or the difference after local steps (line 7).
+
+    kept: what its optimiser remembers from then on, a single row.
+    """
 
     vector: Float32[Tensor, " dim"]
     examples: int
     loss: float  # before any step
+    kept: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,8 @@ class Done:
     memory: Memory | None
 
 
-# From the weights of the round to the client's vector.
-Compute = Callable[[Float32[Tensor, " dim"]], Computed]
+# From the weights of the round, and what the client's optimiser remembers, to its vector.
+Compute = Callable[[Float32[Tensor, " dim"], Rows | None], Computed]
 
 
 def as_sent(
@@ -119,7 +128,7 @@ class Participant:
 
         RejectedError for work that no server of this run sends.
         """
-        own = _of_this_run(task, state)
+        own = of_this_run(task, state)
         pending = Pending.of(own)
         if pending is not None and pending.round == task.round:
             return self._answer(task, pending), state  # asked once more
@@ -127,10 +136,12 @@ class Participant:
         if not isinstance(now, Brought):
             return now
         memory = self.memory(own, pending, task.merged)
-        done = as_sent(self.setup, compute(now.weights), self.number, task.round, memory, task.size)
+        computed = compute(now.weights, self.optimiser(own))
+        done = as_sent(self.setup, computed, self.number, task.round, memory, task.size)
         reply = Pending(task.round, done.examples, done.loss, encode(done.payload))
-        if done.memory is not None:
-            now.state.vectors.update(reply.arrays() | _arrays(done.memory))
+        arrays = _arrays(MEMORY, done.memory) | _arrays(OPTIMISER, computed.kept)
+        if arrays:
+            now.state.vectors.update(reply.arrays() | arrays)
         return self._answer(task, reply), now.state
 
     def bring(
@@ -138,7 +149,7 @@ class Participant:
     ) -> Brought | tuple[ResendRequest, ClientState | None]:
         """The weights of the round; or, where the update does not fit, what to ask and to keep."""
         update = _update(task)
-        own = _of_this_run(task, state)
+        own = of_this_run(task, state)
         held, grid = self.held(own), self.setup.grid
         if not grid.fits(held, update):
             return self._ask(task, 0 if held is None else held.version), state
@@ -183,19 +194,36 @@ class Participant:
         first = message.first_memory(1, self.setup.device)
         if first is None or state is None:
             return first
-        found = {n: self._tensor(state, MEMORY + n, part.shape) for n, part in first.items()}
-        whole = {name: part for name, part in found.items() if part is not None}
-        if len(whole) < len(first):
+        whole = self._recalled(state, MEMORY, first)
+        if whole is None:
             return first
         if pending is None or merged != pending.round + 1:
             return whole  # nothing of it has arrived
         return message.forget(whole, decode(pending.payload))
+
+    def optimiser(self, state: ClientState | None) -> Rows | None:
+        """What the client's optimiser remembers: nothing yet where it was lost."""
+        first = first_rows(self.setup.config.local, 1, self.setup.model.dim, self.setup.device)
+        if first is None or state is None:
+            return first
+        return self._recalled(state, OPTIMISER, first) or first
+
+    def _recalled(self, state: ClientState, prefix: str, first: Memory) -> Memory | None:
+        """All that was kept under these names; None if any of it is missing."""
+        found = {n: self._tensor(state, prefix + n, part.shape) for n, part in first.items()}
+        whole = {name: part for name, part in found.items() if part is not None}
+        return whole if len(whole) == len(first) else None
 
     def _tensor(self, state: ClientState, name: str, shape: tuple[int, ...]) -> Tensor | None:
         array = state.vectors.get(name)
         if array is None or array.shape != tuple(shape):
             return None
         return torch.from_numpy(np.array(array)).to(self.setup.device)
+
+
+def with_optimiser(state: ClientState, kept: Rows | None) -> ClientState:
+    """The same with what the client's optimiser remembers."""
+    return ClientState(state.lineage, state.version, state.vectors | _arrays(OPTIMISER, kept))
 
 
 def _update(task: Work) -> SparseUpdate:
@@ -208,7 +236,7 @@ def _update(task: Work) -> SparseUpdate:
     return update
 
 
-def _of_this_run(task: Work, state: ClientState | None) -> ClientState | None:
+def of_this_run(task: Work, state: ClientState | None) -> ClientState | None:
     """The state of another run says nothing about this one."""
     return state if state is not None and state.lineage == task.lineage else None
 
@@ -221,5 +249,5 @@ def _without_version(state: ClientState | None) -> ClientState | None:
     return ClientState(state.lineage, 0, vectors)
 
 
-def _arrays(memory: Memory) -> dict[str, NDArray[Any]]:
-    return {MEMORY + name: part.cpu().numpy() for name, part in memory.items()}
+def _arrays(prefix: str, memory: Memory | None) -> dict[str, NDArray[Any]]:
+    return {prefix + name: part.cpu().numpy() for name, part in (memory or {}).items()}

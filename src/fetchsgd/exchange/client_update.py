@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import Float32
 from torch import Tensor
 
+from fetchsgd.clients.inner import Rows
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.client import Computed, Participant
 from fetchsgd.exchange.client_state import ClientState
@@ -73,11 +74,11 @@ def client_update(
         )
     own = OwnWork(plan.setup, task.client, task.round, task.rate)
 
-    def compute(weights: Float32[Tensor, " dim"]) -> Computed:
+    def compute(weights: Float32[Tensor, " dim"], kept: Rows | None) -> Computed:
         if train is not None:
             return own.by_training(train, data, weights)
         assert loss is not None
-        return own.by_loss(loss, data, weights)
+        return own.by_loss(loss, data, weights, kept)
 
     answer, state = Participant(plan.setup, task.client).answer(task, compute, state)
     return to_frame(answer), state

@@ -32,7 +32,7 @@ class Dispatch:
     def work(self, client: int) -> Work:
         """The update from what the client is believed to hold, and what to do with it."""
         ledger, place = self.training.ledger, self.training.place
-        held = int(ledger.held[client])
+        held = ledger.held[client]
         self.held_before.setdefault(client, held)
         if held not in self.updates:
             if len(self.updates) >= MAX_ENCODED:
@@ -41,7 +41,7 @@ class Dispatch:
         ledger.download(np.array([client]), self.round, place)  # line 6
         return Work(
             self.digest, self.lineage, self.round, client, self.rate, self.checksum,
-            int(ledger.merged[client]), self.size, self.updates[held],
+            ledger.merged[client], self.size, self.updates[held],
         )  # fmt: skip
 
     def correct(self, client: int, lineage: str, held: int) -> int:

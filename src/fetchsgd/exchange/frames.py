@@ -22,8 +22,10 @@ from typing import Any, TypeVar
 
 from fetchsgd.exchange.messages import Answer, Content, ResendRequest, Work
 from fetchsgd.exchange.rejections import RejectedError
+from fetchsgd.versions import FRAMES, refusal
 
-MAGIC = b"FSX\x01"
+NAME = b"FSX"
+MAGIC = NAME + bytes([FRAMES])
 HEAD = struct.Struct("<4sBI")
 KINDS: dict[type[Content], int] = {Work: 1, Answer: 2, ResendRequest: 3}
 TEXTS = {"digest": 16, "lineage": 8}  # bytes, written in hexadecimal elsewhere
@@ -44,6 +46,8 @@ def from_frame(data: bytes, *kinds: type[Wanted]) -> Wanted:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise RejectedError("header", f"a message is bytes, not {type(data).__name__}")
     data = bytes(data)
+    if data.startswith(NAME) and data[3:4] not in (b"", MAGIC[3:]):
+        raise RejectedError("header", refusal("frames", data[3], FRAMES))
     if len(data) < HEAD.size or not data.startswith(MAGIC):
         raise RejectedError("header", "the bytes are not a message of fetchsgd, or of another form")
     _, number, checksum = HEAD.unpack_from(data)

@@ -7,6 +7,7 @@ iterable of batches, such as a list or a DataLoader.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from fetchsgd.clients.constants import ConstantsCheck
+from fetchsgd.clients.inner import InnerOptimizer, Rows
 from fetchsgd.clients.trainer import clip_rows
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.client import Computed
@@ -43,12 +45,18 @@ class OwnWork:
     def model(self) -> FlatModel:
         return self.setup.model
 
-    def by_loss(self, loss: OwnLoss, data: Any, weights: Float32[Tensor, " dim"]) -> Computed:
+    def by_loss(
+        self,
+        loss: OwnLoss,
+        data: Any,
+        weights: Float32[Tensor, " dim"],
+        kept: Rows | None = None,
+    ) -> Computed:
         """One gradient, or the local steps that the plan asks for."""
         with self._passes():
             if self.setup.config.local.is_one_gradient:
                 return self._one_gradient(loss, data, weights)
-            return self._local_steps(loss, data, weights)
+            return self._local_steps(loss, data, weights, kept)
 
     def by_training(
         self, train: OwnTraining, data: Any, weights: Float32[Tensor, " dim"]
@@ -101,21 +109,40 @@ class OwnWork:
     def _nothing(self) -> UserError:
         return UserError(f"client {self.client} has no examples; leave it out")
 
-    def _local_steps(self, loss: OwnLoss, data: Any, weights: Float32[Tensor, " dim"]) -> Computed:
-        work, rate, local = self.setup.config.local, self.rate, weights
-        generator = torch_generator(self.seed, "local", self.round, self.setup.device)
+    def _local_steps(
+        self, loss: OwnLoss, data: Any, weights: Float32[Tensor, " dim"], kept: Rows | None
+    ) -> Computed:
+        work, rate, local = self.setup.config.local, self.rate, weights.clone()[None]
+        optimizer = InnerOptimizer(work, local, self.setup.trainer.decoupled_decay, kept)
         first: float | None = None
         examples = 0
-        for epoch in range(work.epochs):
-            for batch in local_batches(data, work.batch_size, generator, self.setup.device):
-                vector, value, count = self._gradient(loss, batch, local)
-                first = value if first is None else first
-                examples += count if epoch == 0 else 0
-                local = local - rate * clip_rows(vector[None], work.clip)[0]
-                rate = rate * work.lr_decay
+        for pass_, batch in self._batches(data):
+            vector, value, count = self._gradient(loss, batch, local[0])
+            first = value if first is None else first
+            examples += count if pass_ == 0 else 0
+            optimizer.step(clip_rows(vector[None], work.clip), [True], rate)
+            rate = rate * work.lr_decay
         if first is None:
             raise self._nothing()
-        return Computed(weights - local, examples, first)
+        optimizer.store()
+        # Few steps may not have come to all of them.
+        examples = examples_in(data) if is_batch(data) else examples
+        return Computed(weights - local[0], examples, first, kept)
+
+    def _batches(self, data: Any) -> Iterator[tuple[int, Any]]:
+        """The batches of all local steps, and in which pass over the data each of them is."""
+        work = self.setup.config.local
+        generator = torch_generator(self.seed, "local", self.round, self.setup.device)
+        taken = 0
+        for pass_ in itertools.count() if work.steps else range(work.epochs):
+            before = taken
+            for batch in local_batches(data, work.batch_size, generator, self.setup.device):
+                yield pass_, batch
+                taken += 1
+                if taken == work.steps:
+                    return
+            if taken == before:
+                return
 
     def _gradient(
         self, loss: OwnLoss, batch: Any, weights: Float32[Tensor, " dim"]

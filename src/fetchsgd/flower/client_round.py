@@ -9,6 +9,7 @@ from typing import Any
 from jaxtyping import Float32
 from torch import Tensor
 
+from fetchsgd.clients.inner import Rows
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.agreement import digest
 from fetchsgd.exchange.client import Computed, Participant
@@ -60,8 +61,8 @@ class Client:
     def answer(self, task: Work) -> Answer | ResendRequest:
         """What the client replies; what it keeps from then on is saved."""
 
-        def own(weights: Float32[Tensor, " dim"]) -> Computed:
-            return compute(self.setup, weights, self.number, task.round, task.rate)
+        def own(weights: Float32[Tensor, " dim"], kept: Rows | None) -> Computed:
+            return compute(self.setup, weights, self.number, task.round, task.rate, kept)
 
         before = self.keeper.load()
         answer, state = Participant(self.setup, self.number).answer(task, own, before)

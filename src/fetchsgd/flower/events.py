@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fetchsgd.exchange.rejections import REASONS
+from fetchsgd.exchange.rejections import REASONS, Reason
 from fetchsgd.flower.admission import REFERENCES
+from fetchsgd.runs.endpoint import Numbers
 
 PREFIX = "federation/"
+BY_CLIENT = "rejected_by_client"  # {"3": {"norm": 2}}, of those with the most
+MOST_NAMED = 20
 COUNTED = (
     "asked",  # messages with work
     "replies",  # accepted
@@ -48,10 +51,17 @@ class Events:
         before = line or {}
         self.counts = Counter({name: int(before.get(PREFIX + name) or 0) for name in COUNTED})
         self.measures = {name: float(before.get(PREFIX + name) or 0) for name in MEASURED}
+        kept: dict[str, dict[str, int]] = before.get(PREFIX + BY_CLIENT) or {}
+        self.by_client = {int(client): Counter(why) for client, why in kept.items()}
 
     def count(self, name: str, by: int = 1) -> None:
         assert name in COUNTED, name
         self.counts[name] += by
+
+    def reject(self, client: int, reason: Reason) -> None:
+        """A client's reply is rejected."""
+        self.count(f"rejected_{reason}")
+        self.by_client.setdefault(client, Counter())[reason] += 1
 
     def measure(self, name: str, value: float) -> None:
         assert name in MEASURED, name
@@ -66,7 +76,29 @@ class Events:
     def rejected(self) -> int:
         return sum(self.counts[f"rejected_{reason}"] for reason in REASONS)
 
-    def line(self) -> dict[str, float]:
-        found: dict[str, float] = {name: self.counts[name] for name in COUNTED}
+    def most_rejected(self) -> dict[str, dict[str, int]]:
+        """The clients of whom most was rejected, with the reasons."""
+        worst = sorted(
+            self.by_client.copy().items(), key=lambda found: (-found[1].total(), found[0])
+        )
+        return {str(client): dict(why) for client, why in worst[:MOST_NAMED]}
+
+    def numbers(self) -> Iterator[Numbers]:
+        """For an endpoint, also while a round is open; called from another thread."""
+        counts = dict(self.counts)
+        moved = {"up": counts.pop("received_bytes"), "down": counts.pop("sent_bytes")}
+        yield Numbers("payload_bytes", "Bytes of payloads, measured.", moved, "way")
+        reasons: dict[str, float] = {reason: counts.pop(f"rejected_{reason}") for reason in REASONS}
+        yield Numbers("rejections", "Replies that were rejected.", reasons, "reason")
+        most = {client: sum(why.values()) for client, why in self.most_rejected().items()}
+        told = f"The same, of the {MOST_NAMED} clients with the most."
+        yield Numbers("client_rejections", told, most, "client")
+        yield Numbers("replies", "Replies that were accepted.", {"": counts.pop("replies")})
+        yield Numbers("events", "What else has happened (fetchsgd.flower.events).", counts, "event")
+
+    def line(self) -> dict[str, Any]:
+        found: dict[str, Any] = {name: self.counts[name] for name in COUNTED}
         found |= {"rejected": self.rejected} | self.measures
+        if self.by_client:
+            found[BY_CLIENT] = self.most_rejected()
         return {PREFIX + name: value for name, value in found.items()}

@@ -72,7 +72,7 @@ class Introductions:
         if sent.client is None:
             return self._welcome(reply)
         if reply.unreadable:
-            self.events.count("rejected_unreadable")
+            self.events.reject(sent.client, "unreadable")
             log.warning(
                 "client %d is rejected in round %d (unreadable): %s",
                 sent.client, sent.round, reply.unreadable,

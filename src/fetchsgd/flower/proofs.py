@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fetchsgd.exchange.messages import Greeting, Hello
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.identities import Directory
-from fetchsgd.flower.protocol import PROTOCOL
+from fetchsgd.versions import PROTOCOL
 
 PURPOSE = "fetchsgd flower hello"
 CHALLENGE_BYTES = 32

@@ -1,8 +1,9 @@
 """What is in a message between server and client.
 
 A message is a table of a few plain values, `header`, and at most one array of bytes, `payload`, in
-the format of docs/wire.md. Whatever comes in may have been written by anybody: reading it checks
-names and types, and raises `RejectedError` with a sentence.
+the format of docs/wire.md; docs/protocol.md specifies both for clients in any language. Whatever
+comes in may have been written by anybody: reading it checks names and types, and raises
+`RejectedError` with a sentence.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fetchsgd.exchange.messages import Content
 from fetchsgd.exchange.rejections import RejectedError
+from fetchsgd.versions import PROTOCOL, WIRE_FORMAT, refusal
 
-PROTOCOL = 4
 HEADER, PAYLOAD, WIRE = "header", "payload", "wire"
 STYPE = "fetchsgd.wire"  # how the array's bytes are to be read
 
@@ -28,7 +29,8 @@ def to_records(content: Content) -> RecordDict:
     """The content of a Flower message."""
     values: dict[str, Any] = {f.name: getattr(content, f.name) for f in _fields(type(content))}
     payload = values.pop("payload", None)
-    header = ConfigRecord({"protocol": PROTOCOL, "kind": content.kind, **values})
+    versions = {"protocol": PROTOCOL, "wire": WIRE_FORMAT}
+    header = ConfigRecord({**versions, "kind": content.kind, **values})
     records = RecordDict({HEADER: header})
     if payload is not None:
         array = Array(dtype="uint8", shape=(len(payload),), stype=STYPE, data=payload)
@@ -39,8 +41,9 @@ def to_records(content: Content) -> RecordDict:
 def from_records(records: RecordDict, *kinds: type[Wanted]) -> Wanted:
     """One of these kinds, or RejectedError."""
     header = records.config_records.get(HEADER)
-    if header is None or str(header.get("protocol")) != str(PROTOCOL):
-        raise RejectedError("header", f"this is not a message of protocol {PROTOCOL}")
+    if header is None:
+        raise RejectedError("header", "this is not a message of fetchsgd: it has no header")
+    check_versions(header)
     by_name = {kind.kind: kind for kind in kinds}
     kind = by_name.get(str(header.get("kind")))
     if kind is None:
@@ -52,6 +55,17 @@ def from_records(records: RecordDict, *kinds: type[Wanted]) -> Wanted:
         else:
             values[field.name] = _checked(field.name, header.get(field.name), str(field.type))
     return kind(**values)
+
+
+def check_versions(header: ConfigRecord) -> None:
+    """RejectedError unless both sides speak the same versions, whatever else the message says."""
+    for name, what, ours in (
+        ("protocol", "the protocol on Flower", PROTOCOL),
+        ("wire", "the wire format", WIRE_FORMAT),
+    ):
+        theirs = _checked(name, header.get(name), "int")
+        if theirs != ours:
+            raise RejectedError("header", refusal(what, theirs, ours))
 
 
 def _fields(kind: type[Content]) -> tuple[Field[Any], ...]:

@@ -52,7 +52,7 @@ class RoundReplies:
         return len(self.norms)
 
     def reject(self, client: int, error: RejectedError) -> None:
-        self.events.count(f"rejected_{error.reason}")
+        self.events.reject(client, error.reason)
         log.warning(
             "client %d is rejected in round %d (%s): %s", client, self.round, error.reason, error
         )

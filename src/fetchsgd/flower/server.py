@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from fetchsgd.flower.secure.account import Account, SpentError
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
 from fetchsgd.flower.transport import Transport
+from fetchsgd.formatting import format_bytes
 from fetchsgd.runs.checkpoint import Tensors, load_checkpoint
+from fetchsgd.runs.endpoint import Newest, served
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line
 from fetchsgd.runs.lock import alone_in
@@ -62,7 +64,10 @@ def federate(
 ) -> dict[str, Any]:
     """Train to the end, from wherever the run folder stands."""
     out = Path(settings.out)
-    with alone_in(out, "stop it with `flwr stop`, or give another federation.out"):
+    with (
+        alone_in(out, "stop it with `flwr stop`, or give another federation.out"),
+        served(settings.metrics_port) as endpoint,
+    ):
         folder = open_folder(out, setup.config, resume=True)
         if (done := folder.result) is not None:
             log.info("%s holds a run that has ended; give another federation.out", out)
@@ -83,11 +88,15 @@ def federate(
         if account is not None:
             beside["privacy"] = account
         test = partial(_evaluate, setup, setup.test_data())
-        recorder = Recorder(setup, folder, test, EVERY_ROUND, beside=beside)
+        newest = Newest(setup.config.task.metric)
+        if endpoint is not None:
+            endpoint.sources.extend([newest.numbers, events.numbers])
+        recorder = Recorder(setup, folder, test, EVERY_ROUND, newest, beside)
         if found is not None:
             events.count("resumed")
             recorder.resume(found)
         clock = clock or Clock()
+        clock = replace(clock, sleep=recorder.phases.timed("waiting", clock.sleep))
         transport = Transport(grid, events, clock.now)
         name = lineage(out)
         collector = Collector(
@@ -126,30 +135,33 @@ def _train(
     log.info("round %d of %d", training.round, setup.rounds)
     if training.round < setup.rounds:
         collector.wait_for_clients(training.round)
+    phases = recorder.phases
     rounds = train_rounds(
-        training, setup.rounds, collect, setup.rate, setup.method, setup.grid,
-        setup.server_rate, setup.decay,
+        training, setup.rounds, phases.timed("clients", collect), setup.rate, setup.method,
+        setup.grid, setup.server_rate, setup.decay,
     )  # fmt: skip
     stopped = None
     try:
-        for training, merged in rounds:
+        for training, merged in phases.rounds(rounds):
             sums.after(merged)
             # On the disk before anybody hears of this version.
             recorder.after(training, merged)
-            _tell(training, merged, recorder)
+            _tell(training, merged, recorder, collector.events)
     except SpentError as error:
         stopped = str(error)
         log.warning(stopped)
     return recorder.finish(training, stopped)
 
 
-def _tell(training: Training, merged: Merged, recorder: Recorder) -> None:
+def _tell(training: Training, merged: Merged, recorder: Recorder, events: Events) -> None:
     setup, metric = recorder.setup, recorder.metric
     log.info(
-        "round %d of %d: %d replies%s%s",
+        "round %d of %d: %d replies%s%s; since the first round %d rejected, %s up, %s down, %s",
         training.round, setup.rounds, len(merged.clients),
         f", loss {float(merged.loss):.4f}" if merged.loss_is_known else "",
         "" if metric is None else f", {setup.config.task.metric} {metric:.4f}",
+        events.rejected, format_bytes(events.counts["received_bytes"]),
+        format_bytes(events.counts["sent_bytes"]), recorder.phases,
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ class Collector:
             return
         held = self.clients.claimed_versions.pop(client)
         held = held if held <= training.round else 0  # later versions do not exist yet
-        if held == 0 < int(training.ledger.held[client]):
+        if held == 0 < training.ledger.held[client]:
             self.events.count("lost")
         training.ledger.held[client] = held
 

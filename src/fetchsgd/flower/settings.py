@@ -56,12 +56,14 @@ class FederationSettings:
     poll: float = 0.2  # seconds between looks for replies
     phase_deadline: float = 30.0  # seconds for each short phase of secure aggregation
     show: int = 0  # log what the server sees of so many clients of a round with it
+    metrics_port: int = 0  # numbers for Prometheus, on the server's loopback; 0: off
 
     def __post_init__(self) -> None:
         least = {
             "clients": 0, "wait": 0, "deadline": 1, "min_replies": 1, "attempts": 1,
             "oversample": 1, "max_norm": 0, "clip_norm": 0, "max_examples": 1, "poll": 0.01,
             "norm_factor": 0, "examples_factor": 0, "phase_deadline": 1, "show": 0,
+            "metrics_port": 0,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)

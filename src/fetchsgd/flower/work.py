@@ -12,6 +12,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.gathering import DropoutSeed, Gatherer
+from fetchsgd.clients.inner import Rows
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.client import Computed, Done, as_sent
 from fetchsgd.methods import Memory
@@ -31,9 +32,14 @@ def row_of(client: int, num_clients: int) -> int:
 
 
 def compute(
-    setup: Setup, weights: Float32[Tensor, " dim"], client: int, round: int, rate: float
+    setup: Setup,
+    weights: Float32[Tensor, " dim"],
+    client: int,
+    round: int,
+    rate: float,
+    kept: Rows | None = None,
 ) -> Computed:
-    """Line 7 of Algorithm 1."""
+    """Line 7 of Algorithm 1. `kept`: what its optimiser remembers, updated in place."""
     task, train = setup.config.task, setup.config.train
     own = task.train.only(row_of(client, task.train.num_clients)).to(setup.device)
     seed = number(train.seed, "local", client)
@@ -42,9 +48,9 @@ def compute(
     cohort = gatherer.gather(np.array([0]), round)
     generator = torch_generator(seed, "local", round, setup.device)
     vectors, losses = setup.trainer.client_vectors(
-        weights, cohort, setup.config.local, rate, generator, number(seed, "model", round)
+        weights, cohort, setup.config.local, rate, generator, number(seed, "model", round), kept
     )
-    return Computed(vectors[0], int(own.sizes[0]), float(losses[0]))
+    return Computed(vectors[0], int(own.sizes[0]), float(losses[0]), kept)
 
 
 def work(

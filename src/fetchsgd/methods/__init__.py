@@ -1,4 +1,4 @@
-"""The five methods of section 5, one file each; base.py says what a method is."""
+"""The five methods of section 5 and one more, a file each; base.py says what a method is."""
 
 from fetchsgd.methods.base import Method, State
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered, Update
@@ -7,6 +7,7 @@ from fetchsgd.methods.fetchsgd import FetchSGD
 from fetchsgd.methods.local_topk import LocalTopK
 from fetchsgd.methods.messages import (
     ChosenMessage,
+    ChunkedMessage,
     DenseMessage,
     Memory,
     Message,
@@ -15,6 +16,7 @@ from fetchsgd.methods.messages import (
     Sum,
     Upload,
 )
+from fetchsgd.methods.sparse_loco import SparseLoCo
 from fetchsgd.methods.true_topk import TrueTopK
 from fetchsgd.methods.uncompressed import Uncompressed
 
@@ -22,6 +24,7 @@ METHODS: dict[str, type] = {
     "fetchsgd": FetchSGD,
     "fedavg": FedAvg,
     "local_topk": LocalTopK,
+    "sparse_loco": SparseLoCo,
     "true_topk": TrueTopK,
     "uncompressed": Uncompressed,
 }
@@ -30,6 +33,7 @@ __all__ = [
     "IDENTITY",
     "METHODS",
     "ChosenMessage",
+    "ChunkedMessage",
     "Deliver",
     "Delivered",
     "DenseMessage",
@@ -41,6 +45,7 @@ __all__ = [
     "Method",
     "Reply",
     "SketchMessage",
+    "SparseLoCo",
     "State",
     "Sum",
     "TrueTopK",

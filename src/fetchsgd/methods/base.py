@@ -128,12 +128,24 @@ def deliver_dense(
 
 
 def momentum_step(
-    rho: float, mean: Tensor, state: State, rate: float, deliver: Deliver
+    rho: float, mean: Tensor, state: State, rate: float, deliver: Deliver, nesterov: bool = False
 ) -> tuple[Delivered, State]:
     """SGD with momentum rho on the server; what a grid rounds off is kept in the error."""
     momentum = rho * state["momentum"] + mean
-    sent, error = deliver_dense(rate * momentum, state["error"], deliver)
+    step = ahead(rho, momentum, mean) if nesterov else momentum
+    sent, error = deliver_dense(rate * step, state["error"], deliver)
     return sent, {"momentum": momentum, "error": error}
+
+
+def ahead(rho: float, momentum: Tensor, mean: Tensor) -> Tensor:
+    """Nesterov's step, in torch.optim's form: along the momentum as the next round will have it."""
+    return torch.add(mean, momentum, alpha=rho)
+
+
+def check_nesterov(nesterov: bool, momentum: float) -> None:
+    """Refuse Nesterov's step without momentum."""
+    if nesterov and not momentum:
+        raise ValueError("method.nesterov needs a method.momentum above 0")
 
 
 def momentum_state(dim: int, device: torch.device) -> State:

@@ -69,7 +69,7 @@ class Reading(NamedTuple):
 class Decoder(Protocol):
     """How a server reads the mean of a round's sketches."""
 
-    def init(self, dim: int, device: torch.device) -> State:
+    def init(self, dim: int, device: torch.device, dtype: torch.dtype = torch.float32) -> State:
         """What it learns along the run, before the first round."""
         ...
 
@@ -88,7 +88,12 @@ class Unbiased:
 
     limit: float
 
-    def init(self, dim: int, device: torch.device) -> State:  # noqa: ARG002
+    def init(
+        self,
+        dim: int,  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+        dtype: torch.dtype = torch.float32,  # noqa: ARG002
+    ) -> State:
         return {}
 
     def read(self, sketch: CountSketch, table: Table, state: State) -> Reading:  # noqa: ARG002
@@ -108,8 +113,8 @@ class Prior:
 
     limit: float
 
-    def init(self, dim: int, device: torch.device) -> State:
-        return {"variance": torch.zeros(dim, device=device)}
+    def init(self, dim: int, device: torch.device, dtype: torch.dtype = torch.float32) -> State:
+        return {"variance": torch.zeros(dim, dtype=dtype, device=device)}
 
     def read(self, sketch: CountSketch, table: Table, state: State) -> Reading:
         energy = table.square().sum()
@@ -138,14 +143,8 @@ class MeanShares:
     def of(cls, variance: Vector, cell: Vector) -> MeanShares:
         """By what the others of its cell make up, for a sample of coordinates."""
         top = variance.amax().log()
-        places = (variance.log() - top).add_(SPAN).mul_((BINS - 1) / SPAN).clamp_(0, BINS - 1)
-        # A run that has diverged is NaN: it must show in the loss, not fail here as an index.
-        places.nan_to_num_(0.0)
-        levels = torch.linspace(-SPAN, 0, BINS, device=variance.device) + top
         every = max(len(cell) // SAMPLE, 1)
-        others = (cell[::every] - variance[::every]).clamp_(min=0)
-        one = levels.exp()[:, None]
-        return cls(places, (one / (one + others)).mean(dim=1))
+        return cls(places_of(variance, top), mean_shares(top, variance[::every], cell[::every]))
 
     def widened(
         self, guess: Vector, most: Float32[Tensor, ""]
@@ -154,9 +153,7 @@ class MeanShares:
 
         And the logarithm of n.
         """
-        low = self.places.long()
-        upper, part = (low + 1).clamp_(max=BINS - 1), self.places - low
-        shares = torch.lerp(self.shares[low], self.shares[upper], part)
+        shares = shares_at(self.places, self.shares)
         rest = 1 - shares
         # The sum grows with n: bisect for its logarithm, without asking the device.
         horizon = most.new_zeros(())
@@ -165,3 +162,27 @@ class MeanShares:
             length = (guess / rest.mul((-wider).exp()).add_(shares)).square_().sum()
             horizon = torch.where(length <= most, wider, horizon)
         return rest.mul_((-horizon).exp()).add_(shares), horizon
+
+
+def places_of(variance: Vector, top: Float32[Tensor, ""]) -> Vector:
+    """Where variances are among the bins; `top` is the logarithm of the largest."""
+    places = (variance.log() - top).add_(SPAN).mul_((BINS - 1) / SPAN).clamp_(0, BINS - 1)
+    # A run that has diverged is NaN: it must show in the loss, not fail here as an index.
+    return places.nan_to_num_(0.0)
+
+
+def mean_shares(
+    top: Float32[Tensor, ""], variance: Float32[Tensor, " n"], cell: Float32[Tensor, " n"]
+) -> Float32[Tensor, " bins"]:
+    """The mean share of a coordinate in each bin, by the cells of a sample of coordinates."""
+    levels = torch.linspace(-SPAN, 0, BINS, device=variance.device) + top
+    others = (cell - variance).clamp_(min=0)
+    one = levels.exp()[:, None]
+    return (one / (one + others)).mean(dim=1)
+
+
+def shares_at(places: Vector, shares: Float32[Tensor, " bins"]) -> Vector:
+    """Mean shares between bins."""
+    low = places.long()
+    upper, part = (low + 1).clamp_(max=BINS - 1), places - low
+    return torch.lerp(shares[low], shares[upper], part)

@@ -86,3 +86,11 @@ def put(vector: Tensor, update: Update, values: Tensor) -> Tensor:
     if isinstance(update, SparseVector):
         return vector.index_put((update.indices,), values)
     return values
+
+
+def put_into(vector: Tensor, update: Update, values: Tensor) -> None:
+    """The same in the memory of the vector."""
+    if isinstance(update, SparseVector):
+        vector[update.indices] = values
+    else:
+        vector.copy_(values)

@@ -21,12 +21,15 @@ from torch import Tensor
 from fetchsgd.methods.base import State, check_mean, require_range
 from fetchsgd.methods.decoding import Decoder, Prior, Reading, Unbiased
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
+from fetchsgd.methods.in_pieces import PiecesServer
 from fetchsgd.methods.in_sketch import SketchServer
 from fetchsgd.methods.in_vectors import VectorServer
 from fetchsgd.methods.messages import SketchMessage
+from fetchsgd.methods.reading_pieces import read_in_pieces
 from fetchsgd.methods.windowed import Form, check_tau, check_window, make_window, window_notes
 from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
+from fetchsgd.sketch.hashing import MAX_BLOCKS
 from fetchsgd.sketch.windows import SlidingWindow
 
 # With one hash for the whole run and long blocks neighbours err together: on CIFAR10 at 20 weights
@@ -50,6 +53,8 @@ FRESH: dict[str, object] = {
     "noise_limit": 2.5,
     "revisit": 1.0,
     "revisit_rounds": 100,
+    "state_bits": 32,
+    "nesterov": False,
 }
 
 
@@ -61,7 +66,9 @@ class FetchSGD:
     decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
         "auto" takes "prior" where it can, which needs one row.
     noise_limit: what is decoded is at most this many times as long as the gradient.
-    revisit, revisit_rounds: what was sent lately counts more (in_vectors.py); for fresh hashes.
+    revisit, revisit_rounds, nesterov: as in in_vectors.py; for fresh hashes.
+    state_bits: of each number that a server with fresh hashes carries from round to round, 32, or
+        16, which are rounded at random: half the memory (in_pieces.py).
 
     All others are of the paper's form, but for k, momentum and mask_momentum:
 
@@ -107,6 +114,8 @@ class FetchSGD:
     noise_limit: float = 2.5
     revisit: float = 1.0
     revisit_rounds: int = 100
+    state_bits: Literal[32, 16] = 32
+    nesterov: bool = False
     sketch: CountSketch = field(init=False, repr=False, compare=False)  # S and U
     windows: SlidingWindow | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -125,7 +134,7 @@ class FetchSGD:
         check_window(self.error, self.window, self.window_eps)
         check_tau(self.recovery, self.tau)
         self._refuse_nonsense()
-        block = self.block or min(default_block(self.cols), SAFE_BLOCK[self.hash])
+        block = self.block or self._suitable_block()
         kind: Literal["permutation", "blocks"] = "permutation" if self.is_fresh else "blocks"
         try:
             sketch = CountSketch(self.dim, self.rows, self.cols, self.sketch_seed, block, hash=kind)
@@ -136,6 +145,13 @@ class FetchSGD:
         if self.error == "window":
             windows = make_window(sketch, self.window_form, self.window, self.window_eps)
             object.__setattr__(self, "windows", windows)
+
+    def _suitable_block(self) -> int:
+        """As long as is safe; longer for models of so many weights that there is no choice."""
+        block = min(default_block(self.cols), SAFE_BLOCK[self.hash])
+        while -(-self.dim // block) > MAX_BLOCKS and 2 * block <= self.cols:
+            block *= 2
+        return block
 
     def _refuse_nonsense(self) -> None:
         if self.is_fresh:
@@ -189,7 +205,9 @@ class FetchSGD:
 
     def init(self, device: torch.device) -> State:
         if self.is_fresh:
-            return {**self.in_vectors.init(device), **self.decoder.init(self.dim, device)}
+            dtype = torch.float32 if self.state_bits == 32 else torch.bfloat16
+            learned = self.decoder.init(self.dim, device, dtype)
+            return {**self.in_vectors.init(device, dtype), **learned}
         return self.in_sketch.init(device)
 
     def step(
@@ -205,7 +223,34 @@ class FetchSGD:
         check_mean(mean, self.message.shape, check_finite)
         if not self.is_fresh:
             return self.in_sketch.send(mean, state, self.rates(rate), deliver)
+        if self.state_bits != 32:
+            own = {name: part.clone() for name, part in state.items()}
+            return self.overwriting_step(mean, own, rate, deliver, round=round, check_finite=False)
         return self.send(self.read(mean, state, round), state, rate, deliver, round)
+
+    def overwriting_step(
+        self,
+        mean: Tensor,
+        state: State,
+        rate: float,
+        deliver: Deliver = IDENTITY,
+        *,
+        round: int = 0,
+        check_finite: bool = True,
+    ) -> tuple[Delivered, State]:
+        """The same step in the memory of the state that is given, and without vectors beside it.
+
+        For large models. What `step` sends it sends too, up to rounding (in_pieces.py).
+        """
+        if not self.is_fresh:
+            return self.step(mean, state, rate, deliver, round=round, check_finite=check_finite)
+        check_mean(mean, self.message.shape, check_finite)
+        read = read_in_pieces(self.decoder, self.sketch.for_round(round), mean, state, round)
+        v = self.in_vectors
+        server = PiecesServer(
+            v.dim, v.k, v.momentum, v.mask_momentum, v.revisit, v.revisit_rounds, v.nesterov
+        )
+        return server.send(read, state, rate, deliver, round), state
 
     def read(self, mean: Tensor, state: State, round: int) -> Reading:
         """What a round's sketch says of the mean gradient, with fresh hashes."""
@@ -228,8 +273,9 @@ class FetchSGD:
     @property
     def in_vectors(self) -> VectorServer:
         return VectorServer(
-            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds
-        )
+            self.dim, self.k, self.momentum, self.mask_momentum, self.revisit, self.revisit_rounds,
+            self.nesterov,
+        )  # fmt: skip
 
     @property
     def single_error(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.methods.base import State, require_range
+from fetchsgd.methods.base import State, ahead, check_nesterov, require_range
 from fetchsgd.methods.delivery import Deliver, Delivered
 from fetchsgd.vector import SparseVector
 
@@ -27,6 +27,7 @@ class VectorServer:
     revisit: what was sent within the last `revisit_rounds` rounds counts this many times as much
         when the largest are chosen. A client that comes back after some rounds fetches a coordinate
         once, however often it has changed since, so what is sent again costs next to nothing.
+    nesterov: steps along the momentum as the next round will have it.
     """
 
     dim: int
@@ -35,16 +36,19 @@ class VectorServer:
     mask_momentum: bool = True
     revisit: float = 1.0
     revisit_rounds: int = 100
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
+        check_nesterov(self.nesterov, self.momentum)
         require_range("revisit", self.revisit, 1, 1e6)
         require_range("revisit_rounds", self.revisit_rounds, 1, 2**30)
 
-    def init(self, device: torch.device) -> State:
+    def init(self, device: torch.device, dtype: torch.dtype = torch.float32) -> State:
+        """Before the first round; numbers of other types are for in_pieces.py."""
         names = ("momentum", "error")
-        state = {name: torch.zeros(self.dim, device=device) for name in names}
+        state = {name: torch.zeros(self.dim, dtype=dtype, device=device) for name in names}
         if self.revisit > 1:
             state["sent"] = torch.full((self.dim,), LONG_AGO, dtype=torch.int32, device=device)
         return state
@@ -59,7 +63,8 @@ class VectorServer:
     ) -> tuple[Delivered, State]:
         """Lines 11 to 14, from a round's mean gradient or an estimate of it."""
         momentum = self.momentum * state["momentum"] + gradient
-        error = rate * momentum + state["error"]
+        step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
+        error = rate * step + state["error"]
         indices = self._largest(error, state, round)
         wanted = SparseVector.trusted(self.dim, indices, error[indices])
         sent = deliver(wanted)

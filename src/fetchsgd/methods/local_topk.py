@@ -15,6 +15,7 @@ from torch import Tensor
 from fetchsgd.methods.base import (
     State,
     check_mean,
+    check_nesterov,
     momentum_state,
     momentum_step,
     require_range,
@@ -43,12 +44,14 @@ class LocalTopK:
     momentum: float = 0.0
     local_error: bool = False
     local_momentum: float = 0.0
+    nesterov: bool = False
 
     message_kind: ClassVar[str] = "chosen"
 
     def __post_init__(self) -> None:
         require_range("k", self.k, 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
+        check_nesterov(self.nesterov, self.momentum)
         require_range("local_momentum", self.local_momentum, 0, 1)
 
     @property
@@ -73,4 +76,4 @@ class LocalTopK:
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         check_mean(mean, self.message.shape, check_finite)
-        return momentum_step(self.momentum, mean, state, rate, deliver)
+        return momentum_step(self.momentum, mean, state, rate, deliver, self.nesterov)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fetchsgd.methods.base import (
     State,
     check_mean,
+    check_nesterov,
     momentum_state,
     momentum_step,
     require_range,
@@ -33,9 +34,11 @@ class Uncompressed:
 
     dim: int
     momentum: float = 0.9
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         require_range("momentum", self.momentum, 0, 1)
+        check_nesterov(self.nesterov, self.momentum)
 
     @property
     def message(self) -> DenseMessage:
@@ -59,4 +62,4 @@ class Uncompressed:
         check_finite: bool = True,
     ) -> tuple[Delivered, State]:
         check_mean(mean, self.message.shape, check_finite)
-        return momentum_step(self.momentum, mean, state, rate, deliver)
+        return momentum_step(self.momentum, mean, state, rate, deliver, self.nesterov)

@@ -74,9 +74,9 @@ class Attack:
         """What the liars send, a row for each."""
         return scene.lies
 
-    def claim(self, share: float) -> float:
-        """What a liar says that it counts, where it would honestly count this much."""
-        return share
+    def claim(self, examples: float) -> float:
+        """How many examples a liar says it has, where it has so many."""
+        return examples
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class Examples(Attack):
     def instead(self, scene: Scene) -> Vectors:
         return -scene.lies
 
-    def claim(self, share: float) -> float:
-        return self.claimed * share
+    def claim(self, examples: float) -> float:
+        return self.claimed * examples
 
 
 ATTACKS: dict[str, type] = {
@@ -200,11 +200,11 @@ class Liars:
         return told
 
     def claims(
-        self, shares: Float32[Tensor, " n"], clients: NDArray[np.int64]
+        self, examples: NDArray[np.int64], clients: NDArray[np.int64]
     ) -> Float32[Tensor, " n"]:
-        """What clients count by what they say; it sums to one again."""
+        """The share of each client in a mean, by the examples that it says it has."""
         factors = np.where(np.isin(clients, self.who), self.attack.claim(1.0), 1.0)
-        told = shares.double() * torch.from_numpy(factors).to(shares.device)
+        told = torch.from_numpy(examples * factors)
         return (told / told.sum()).float()
 
     def line(self) -> dict[str, Any]:

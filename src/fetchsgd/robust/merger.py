@@ -64,8 +64,10 @@ class Merger:
         self.weights[group] = self.weights.get(group, 0.0) + weight
 
     def mean(self) -> Float32[Tensor, ...]:
-        """What the rule makes of the groups that have replies."""
-        order = sorted(self.sums)
+        """What the rule makes of the groups that have replies which count."""
+        order = [group for group in sorted(self.sums) if self.weights[group] > 0]
+        if not order:
+            return torch.zeros(self.shape, device=self.device)
         rows = torch.stack([(self.sums[g] / self.weights[g]).float() for g in order])
         if self.rule.clip:
             norms = rows.norm(dim=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.longer import is_longer, same_length
 from fetchsgd.runs.older import rewritten
+from fetchsgd.runs.phases import Phases
 from fetchsgd.runs.settings import Config, changes
 from fetchsgd.runs.settings.reference import entries_of
 from fetchsgd.runs.setup import Setup
@@ -47,6 +48,7 @@ class Progress:
     up: int
     down: int
     seconds: float
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each
 
 
 Watch = Callable[[Progress], None]
@@ -144,6 +146,7 @@ class Recorder:
         self.result: Line | None = None
         self.losses: list[Tensor] = []  # since the last evaluation
         self.trend = Trend()
+        self.phases = Phases(folder.last_line)
         # A run that was killed after its last round has nothing left to evaluate.
         self.last: Line = folder.last_line or {}
         self.metric: float | None = self.last.get(setup.config.task.metric)
@@ -219,7 +222,10 @@ class Recorder:
         if self.watch is not None:
             up, down = training.ledger.wire_bytes
             shown, rounds = math.nan if loss is None else loss, self.setup.rounds
-            self.watch(Progress(training.round, rounds, shown, self.metric, up, down, self.seconds))
+            phases = dict(self.phases.seconds)
+            self.watch(
+                Progress(training.round, rounds, shown, self.metric, up, down, self.seconds, phases)
+            )
 
     def _evaluate(self, training: Training) -> None:
         task = self.setup.config.task
@@ -259,6 +265,7 @@ class Recorder:
             "wire_upload_bytes": wire_up,
             "wire_download_bytes": wire_down,
             "seconds": self.seconds,
+            **self.phases.line(),
         }
 
     def _diverged(self, training: Training, what: str) -> None:

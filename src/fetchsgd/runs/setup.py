@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fetchsgd.clients.inner import first_rows, with_inner
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.methods import Memory, Method, Upload
@@ -52,26 +53,47 @@ class Setup:
         self.origin = self.model.weights()  # w^0 (line 2)
         self.method = make_method(config, self.model.dim)
         self.quantiser: Quantiser = config.quantiser
+        is_biased = getattr(self.quantiser, "biased", False)
+        if is_biased and not getattr(self.method.message, "keeps_rounding", False):
+            raise UserError(
+                "upload.quantiser = 'two_bits' rounds to the nearest, which is not right in the "
+                f"mean, and the clients of {config.method} do not keep what it rounds off; take "
+                "'bits', 'step' or 'shared_step', or method.name = 'sparse_loco'"
+            )
         if isinstance(self.quantiser, Modular):
             self._check_sums()
             if self.quantiser.secure:
                 self.quantiser.safety(train.clients_per_round)
         self.grid = make_grid(config, self.model.sizes, self.origin)
         self.decay = self._decay_by_server()
+        is_decoupled = config.local.optimizer == "adamw"
         self.trainer = Trainer(
             self.model,
             task.loss,
-            0.0 if self.decay else train.weight_decay,
+            0.0 if self.decay or is_decoupled else train.weight_decay,
             compute_dtype(train.dtype, self.device),
             graphs=train.cuda_graphs and self.device.type == "cuda",
             rounded=train.dtype == "bfloat16_weights",
+            decoupled_decay=train.weight_decay if is_decoupled else 0.0,
         )
         self.sampler = Sampler(
-            clients or task.train.num_clients, train.clients_per_round, train.sampling, train.seed
-        )
+            clients or task.train.num_clients, train.clients_per_round, train.sampling, train.seed,
+            train.leaving, train.leave_every,
+        )  # fmt: skip
         self.rounds = max(round(train.epochs * self.sampler.rounds_per_epoch), 1)
+        self._check_workers()
         numbers = self.method.message.numbers
         self.levels = private_levels(config, self.sampler, self.rounds, numbers)
+
+    def _check_workers(self) -> None:
+        there, needed = self.sampler.num_clients, self.sampler.needed(self.rounds)
+        if needed > there:
+            train = self.config.train
+            raise UserError(
+                f"train.leaving = {train.leaving} every {train.leave_every} rounds takes {needed} "
+                f"clients in {self.rounds} rounds, and there are {there}: those who leave do not "
+                "come back"
+            )
 
     def _decay_by_server(self) -> float:
         """The weight decay that the server adds; 0 if clients do, or if there is none."""
@@ -105,7 +127,7 @@ class Setup:
 
     def memory(self) -> Memory | None:
         """What all clients of a simulation remember before the first round."""
-        probe = self.method.message.first_memory(1, torch.device("cpu"))
+        probe = self._memory_of(1, torch.device("cpu"))
         if probe is None:
             return None
         clients = self.sampler.num_clients
@@ -114,9 +136,13 @@ class Setup:
             raise UserError(
                 f"what clients remember ({', '.join(probe)}) would take {size / 1e9:.1f} GB "
                 f"({clients} clients, {self.model.dim} weights); let them remember nothing "
-                "(method.local_error, method.local_momentum), or take a smaller task"
+                "(method.local_error, method.local_momentum, local.state), or take a smaller task"
             )
-        return self.method.message.first_memory(clients, self.device)
+        return self._memory_of(clients, self.device)
+
+    def _memory_of(self, clients: int, device: torch.device) -> Memory | None:
+        inner = first_rows(self.config.local, clients, self.model.dim, device)
+        return with_inner(self.method.message.first_memory(clients, device), inner)
 
     def rate(self, round: int) -> float:
         return self.config.schedule.rate(round, self.rounds, self.config.train.baseline_epochs)
@@ -124,7 +150,8 @@ class Setup:
     @property
     def server_rate(self) -> float | None:
         """Local steps have taken their rate on the client."""
-        return None if self.config.local.is_one_gradient else 1.0
+        local = self.config.local
+        return None if local.is_one_gradient else local.outer_rate
 
     def upload(self, round: int, size: float | Tensor | None = None) -> Upload:
         """How clients round in a round: by the run's seed, the round and the client alone.

@@ -71,16 +71,18 @@ def train_rounds(
     grid: Grid,
     server_rate: float | None = None,
     decay: float = 0.0,
+    overwrite: bool = False,
 ) -> Iterator[tuple[Training, Merged]]:
     """Yield the training after every round.
 
     server_rate: replaces the rate on the server. decay: of weights, where the server adds it.
+    overwrite: each round in the memory of the last, as `after_round` says.
     """
     for t in range(training.round, rounds):
         rate = rate_of(t)
         merged = clients(training, rate)  # lines 4 to 10
         step = rate if server_rate is None else server_rate
-        training = after_round(training, merged, step, method, grid, decay)
+        training = after_round(training, merged, step, method, grid, decay, overwrite)
         yield training, merged
 
 
@@ -91,8 +93,13 @@ def after_round(
     method: Method,
     grid: Grid,
     decay: float = 0.0,
+    overwrite: bool = False,
 ) -> Training:
-    """The server's part of a round, once it has what the cohort sent."""
+    """The server's part of a round, once it has what the cohort sent.
+
+    overwrite: in the memory of the training that is given, which must not be used again. For large
+        models: nothing as long as the weights is made beside them, where method and grid can do so.
+    """
     ledger, version = training.ledger, training.round + 1
     ledger.upload(merged.clients, version, merged.numbers_up, merged.bytes_up)
     deliver = grid.deliver(training.place)
@@ -105,12 +112,16 @@ def after_round(
     if not is_used:
         # Nothing is known of this round: neither weights nor the server's state may move.
         mean, before = torch.zeros_like(mean), method.init(mean.device)
+    step, move = method.step, grid.move
+    if overwrite:
+        step = getattr(method, "overwriting_step", step)
+        move = getattr(grid, "overwriting_move", move)
     # Whoever records the run looks at the loss, without waiting for every round.
-    sent, state = method.step(
+    sent, state = step(
         mean, before, rate, deliver, round=training.round, check_finite=False
     )  # lines 11 to 14
     state = state if is_used else training.state
-    place = grid.move(training.place, sent)  # line 15
+    place = move(training.place, sent)  # line 15
     ledger.update(sent, version)
     ledger.wire_down.add_(merged.bytes_down)
     size = training.size

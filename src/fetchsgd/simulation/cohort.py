@@ -1,9 +1,13 @@
-"""A whole cohort on one device: gather its data, do all clients' work, merge what they send."""
+"""A whole cohort on one device: gather its data, do all clients' work, merge what they send.
+
+Memory does not grow with the cohort: examples are gathered in blocks, vectors of single clients are
+there in chunks, and sums are added up as they come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -15,7 +19,9 @@ from torch import Tensor
 
 from fetchsgd.clients.batches import Cohort
 from fetchsgd.clients.gathering import Gatherer
-from fetchsgd.clients.trainer import LocalWork, Trainer
+from fetchsgd.clients.inner import without_inner
+from fetchsgd.clients.local_work import LocalWork
+from fetchsgd.clients.trainer import Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.robust import Liars, Merger
@@ -57,19 +63,13 @@ class CohortAtWork:
             upload = self.ready(upload, len(clients))
         message, quantiser = self.method.message, upload.quantiser
         if not self.needs_each_client(upload):
-            batch = self.gatherer.gather_batch(clients, round)
-            seed = number(self.seed, "model", round)
-            pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
+            pieces, loss = self._mean_gradient(weights, clients, round)
             mean = message.compress(pieces, round)
             mean = mean if self.work.is_one_gradient else rate * mean
             return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
-        cohort = self.gatherer.gather(clients, round)
-        if self.liars is not None:
-            told = self.liars.claims(cohort.weights, clients)
-            cohort = replace(cohort, weights=told)
         if isinstance(quantiser, ModularRound):
-            return self._opened(weights, clients, cohort, rate, upload, quantiser)
-        return self._one_by_one(weights, clients, cohort, rate, upload, memory)
+            return self._opened(weights, clients, rate, upload, quantiser, memory)
+        return self._one_by_one(weights, clients, rate, upload, memory)
 
     def needs_each_client(self, upload: Upload) -> bool:
         """Whatever each client does on its own that is not linear must be done for each."""
@@ -78,11 +78,28 @@ class CohortAtWork:
         exact = exact and self.merger is None and self.liars is None
         return not (self.method.message.linear and one_pass and exact)
 
+    def _mean_gradient(
+        self, weights: Float32[Tensor, " dim"], clients: NDArray[np.int64], round: int
+    ) -> tuple[list[Tensor], Tensor]:
+        """Of all clients' examples, block by block."""
+        mean: list[Tensor] = []
+        losses: list[Tensor] = []
+        for n, (share, batch) in enumerate(self.gatherer.batches(clients, round)):
+            seed = number(self.seed, "model", round, *([n] if n else []))
+            pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
+            if share == 1:
+                return pieces, loss
+            if not mean:
+                mean = [torch.zeros_like(piece) for piece in pieces]
+            for total, piece in zip(mean, pieces, strict=True):
+                total.add_(piece, alpha=share)
+            losses.append(share * loss)
+        return mean, reduce(add, losses)
+
     def _one_by_one(
         self,
         weights: Float32[Tensor, " dim"],
         clients: NDArray[np.int64],
-        cohort: Cohort,
         rate: float,
         upload: Upload,
         memory: Memory | None,
@@ -90,7 +107,7 @@ class CohortAtWork:
         """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
         if self.merger is not None:
             self.merger.open(upload.round, clients.tolist())
-        sent, loss = self._sum(weights, clients, cohort, rate, upload, memory)
+        sent, loss = self._sum(weights, clients, rate, upload, memory)
         mean = sent.total
         if self.merger is not None:
             mean = self.merger.mean()
@@ -104,14 +121,14 @@ class CohortAtWork:
         self,
         weights: Float32[Tensor, " dim"],
         clients: NDArray[np.int64],
-        cohort: Cohort,
         rate: float,
         upload: Upload,
         quantiser: ModularRound,
+        memory: Memory | None,
     ) -> Merged:
         """The same where the server sees the sum alone, modulo 2^b."""
         examples = self.gatherer.weights(clients)
-        sent, loss = self._sum(weights, clients, cohort, rate, upload, None, examples)
+        sent, loss = self._sum(weights, clients, rate, upload, memory, examples)
         message = self.method.message
         layout = Layout.of(message.numbers)
         opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
@@ -129,7 +146,6 @@ class CohortAtWork:
         self,
         weights: Float32[Tensor, " dim"],
         clients: NDArray[np.int64],
-        cohort: Cohort,
         rate: float,
         upload: Upload,
         memory: Memory | None,
@@ -137,32 +153,52 @@ class CohortAtWork:
     ) -> tuple[Sum, Tensor]:
         """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
         message, round = self.method.message, upload.round
-        sums: list[Sum] = []
+        memory, kept = without_inner(memory)
+        told = None
+        if self.liars is not None and self.gatherer.averaging == "examples":
+            told = self.liars.claims(self.gatherer.weights(clients), clients).to(weights.device)
+        sent: Sum | None = None
         losses: list[Tensor] = []
         generator = torch_generator(self.seed, "local", round, weights.device)
-        step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
-        for start in range(0, len(clients), step):
-            part = cohort.part(slice(start, start + step))
+        start = 0
+        for part in self._chunks(clients, round, weights):
+            own_clients = slice(start, start + len(part.weights))
             seed = number(self.seed, "model", round, start)
-            vectors, own = self.trainer.client_vectors(
-                weights, part, self.work, rate, generator, seed
-            )
-            if self.liars is not None:
-                vectors = self.liars.lie(vectors, clients[start : start + step], round)
-            numbers = torch.from_numpy(clients[start : start + step])
+            numbers = torch.from_numpy(clients[own_clients])
             numbers = numbers.to(weights.device, non_blocking=True)
+            inner = {name: rows[numbers] for name, rows in kept.items()}
+            vectors, own = self.trainer.client_vectors(
+                weights, part, self.work, rate, generator, seed, inner or None
+            )
+            for name, rows in inner.items():
+                kept[name][numbers] = rows
             if isinstance(upload.quantiser, ModularRound) and examples is not None:
-                own_weights = torch.from_numpy(examples[start : start + step]).to(weights.device)
+                own_weights = torch.from_numpy(examples[own_clients]).to(weights.device)
                 upload = upload._replace(quantiser=upload.quantiser.weighing(own_weights))
             shares = part.weights
             if upload.limit is not None:
                 shares = torch.full_like(shares, upload.limit.share)
+            if self.liars is not None:
+                vectors = self.liars.lie(vectors, clients[own_clients], round)
+                shares = shares if told is None else told[own_clients]
             if self.merger is None:
-                sums.append(message.merge(vectors, shares, numbers, upload, memory))
+                more = message.merge(vectors, shares, numbers, upload, memory)
             else:
-                sums.append(self._each(vectors, shares, numbers, upload, memory, self.merger))
+                more = self._each(vectors, shares, numbers, upload, memory, self.merger)
+            sent = more if sent is None else sent.plus(more)
             losses.append(part.weights @ own)
-        return reduce(Sum.plus, sums), reduce(add, losses)
+            start = own_clients.stop
+        assert sent is not None
+        return sent, reduce(add, losses)
+
+    def _chunks(
+        self, clients: NDArray[np.int64], round: int, weights: Float32[Tensor, " dim"]
+    ) -> Iterator[Cohort]:
+        """As many clients at once as there is memory for their vectors, in order."""
+        step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
+        for cohort in self.gatherer.cohorts(clients, round):
+            for start in range(0, len(cohort.weights), step):
+                yield cohort.part(slice(start, start + step))
 
     def _each(
         self,

@@ -25,6 +25,7 @@ from fetchsgd.runs.checkpoint import Checkpoint, load_checkpoint, need_safetenso
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.merging import make_liars, make_merger
+from fetchsgd.runs.phases import Phases
 from fetchsgd.runs.private_modes import private
 from fetchsgd.runs.recorder import (
     Beside,
@@ -38,7 +39,7 @@ from fetchsgd.runs.recorder import (
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.sums import SumsRecord
-from fetchsgd.server.rounds import Merged, Training, train_rounds
+from fetchsgd.server.rounds import Clients, Merged, Training, train_rounds
 from fetchsgd.simulation.cohort import CohortAtWork
 from fetchsgd.sums import Modular
 
@@ -131,15 +132,23 @@ class Run:
         return Merged(nothing, cohort, 0, 0.0, unknown, within=torch.tensor(0))
 
     def train(
-        self, training: Training, rounds: int | None = None
+        self, training: Training, rounds: int | None = None, phases: Phases | None = None
     ) -> Iterator[tuple[Training, Merged]]:
         """Algorithm 1 from there, to the end or up to this many rounds."""
+        if phases is None:
+            return self._rounds(training, rounds, self.clients)
+        clients = phases.timed("clients", self.clients)
+        return phases.rounds(self._rounds(training, rounds, clients))
+
+    def _rounds(
+        self, training: Training, rounds: int | None, clients: Clients
+    ) -> Iterator[tuple[Training, Merged]]:
         setup = self.setup
         until = self.rounds if rounds is None else rounds
         return train_rounds(
             training,
             until,
-            self.clients,
+            clients,
             setup.rate,
             self.method,
             setup.grid,
@@ -198,7 +207,7 @@ class Run:
         if found is not None:
             recorder.resume(found)
         try:
-            for now, merged in self.train(training):
+            for now, merged in self.train(training, phases=recorder.phases):
                 sums.after(merged)
                 recorder.after(now, merged)
                 training = now

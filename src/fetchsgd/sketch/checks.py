@@ -68,6 +68,18 @@ def _check_kind(tensors: list[Tensor]) -> None:
         raise ValueError(f"the tensors of x are on different devices: {sorted(map(str, devices))}")
 
 
+def check_span(first: int, count: int, dim: int) -> range:
+    """Coordinates first to first + count - 1, all of them below dim."""
+    check_whole_number("first", first, 0, dim)
+    check_whole_number("count", count, 0)
+    if first + count > dim:
+        raise ValueError(
+            f"coordinates {first} to {first + count - 1} go beyond the vector, whose last is "
+            f"{dim - 1}"
+        )
+    return range(first, first + count)
+
+
 def check_table(table: Tensor, rows: int, cols: int, finite: bool) -> None:
     """A float32 table of this sketch's shape, finite if asked."""
     if not isinstance(table, Tensor):

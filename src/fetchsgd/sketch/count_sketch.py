@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fetchsgd.sketch.checks import (
     check_pieces,
+    check_span,
     check_table,
     check_whole_number,
     refuse_infinite,
@@ -162,6 +163,24 @@ class CountSketch:
         tables = self._on(pieces[0].device).sketch(pieces)
         return tables if batched else tables[0]
 
+    def add_part(self, table: Table, x: Tensor, first: int) -> None:
+        """Add to a table, in place, S of the vector that is x from `first` on, and zero elsewhere.
+
+        Added to zeros(), the parts of a vector make up S of it, in whatever order they come: a
+        layer's gradient can be sketched and forgotten before the next is there. x may have any
+        shape. Sums are in another order than those of `sketch`, and so may be rounded differently.
+        """
+        check_table(table, self.rows, self.cols, finite=False)
+        check_span(first, x.numel(), self.dim)
+        if not table.is_contiguous() or table.device != x.device:
+            raise ValueError(
+                "table must be contiguous, and on the device of x, to be added to in place; got "
+                f"strides {table.stride()} on {table.device}, and x on {x.device}"
+            )
+        if x.numel():
+            [piece], _ = check_pieces(x.reshape(-1), x.numel(), batched=False)
+            self._on(x.device).add(table, piece, first)
+
     def fold(self, x: Tensor | Sequence[Tensor], *, batched: bool = False) -> Table | Tables:
         """As `sketch`, but with all signs +1: each cell gets the sum of its coordinates."""
         pieces, batched = check_pieces(x, self.dim, batched)
@@ -175,6 +194,25 @@ class CountSketch:
         one = self._on(table.device, signed=False, row=row)
         return one.estimate(table[row : row + 1].contiguous())
 
+    def spread_part(
+        self, table: Table, first: int, count: int, row: int = 0
+    ) -> Float32[Tensor, " count"]:
+        """The same for coordinates first to first + count - 1."""
+        check_whole_number("row", row, 0, self.rows - 1)
+        check_table(table, self.rows, self.cols, finite=False)
+        span = check_span(first, count, self.dim)
+        one = self._on(table.device, signed=False, row=row)
+        return one.estimate(table[row : row + 1].contiguous(), span) if span else table.new_zeros(0)
+
+    def spread_at(
+        self, table: Table, indices: Int64[Tensor, " n"], row: int = 0
+    ) -> Float32[Tensor, " n"]:
+        """The same for the given coordinates."""
+        check_whole_number("row", row, 0, self.rows - 1)
+        check_table(table, self.rows, self.cols, finite=False)
+        one = self._on(table.device, signed=False, row=row)
+        return one.query(table[row : row + 1].contiguous(), indices)
+
     def touched(self, x: SparseVector) -> Bool[Tensor, "rows cols"]:
         """The cells of the coordinates of x that are not zero, also where these cancel in S(x)."""
         self._check_dim(x)
@@ -183,6 +221,11 @@ class CountSketch:
     def estimate(self, table: Table) -> Float32[Tensor, " dim"]:
         """U(table): for every coordinate the median over rows of its signed cells."""
         return self._on_table(table).estimate(table.contiguous())
+
+    def estimate_part(self, table: Table, first: int, count: int) -> Float32[Tensor, " count"]:
+        """U(table) at coordinates first to first + count - 1."""
+        kernels, span = self._on_table(table), check_span(first, count, self.dim)
+        return kernels.estimate(table.contiguous(), span) if span else table.new_zeros(0)
 
     def query(self, table: Table, indices: Int64[Tensor, " n"]) -> Float32[Tensor, " n"]:
         """U(table) at the given coordinates alone."""

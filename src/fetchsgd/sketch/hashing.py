@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 MAX_COLS = 1 << 30
 # Block numbers are packed with a sign in the same way.
 MAX_BLOCKS = 1 << 30
+# Words that are drawn at once.
+DRAWN = 1 << 20
 
 
 def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.int32]:
@@ -28,7 +30,14 @@ def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.in
     the start as floor((word >> 1) * cols / 2^63), here in 64-bit arithmetic without overflow.
     """
     stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
-    words = stream.random_raw(count)
+    packed = np.empty(count, dtype=np.int32)
+    for first in range(0, count, DRAWN):
+        part = packed[first : first + DRAWN]
+        part[:] = _pack(stream.random_raw(len(part)), cols)
+    return packed
+
+
+def _pack(words: NDArray[np.uint64], cols: int) -> NDArray[np.int32]:
     high = words >> np.uint64(32)
     low = (words & np.uint64(0xFFFFFFFF)) >> np.uint64(1)
     width = np.uint64(cols)
@@ -58,9 +67,9 @@ class BlockHash:
     def placements(self) -> NDArray[np.int32]:
         """(rows, num_blocks) packed starts and signs, drawn on first use."""
         rows = range(self.first_row, self.first_row + self.rows)
-        drawn = np.stack(
-            [draw_placements(self.seed, row, self.cols, self.num_blocks) for row in rows]
-        )
+        drawn = np.empty((self.rows, self.num_blocks), dtype=np.int32)
+        for into, row in zip(drawn, rows, strict=True):
+            into[:] = draw_placements(self.seed, row, self.cols, self.num_blocks)
         if not self.signed:
             drawn &= ~1
         return drawn

@@ -8,6 +8,7 @@ from typing import Any
 
 from fetchsgd.named import REQUIRED, find
 from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_correct
+from fetchsgd.tasks.by_rule import RuledData, from_rule
 from fetchsgd.tasks.cifar import cifar10, cifar100
 from fetchsgd.tasks.digits import digits
 from fetchsgd.tasks.femnist import femnist
@@ -38,6 +39,7 @@ __all__ = [
     "ClientData",
     "EachExample",
     "HeldOut",
+    "RuledData",
     "StoredData",
     "Task",
     "cross_entropy",
@@ -46,6 +48,7 @@ __all__ = [
     "from_dataset",
     "from_datasets",
     "from_hugging_face",
+    "from_rule",
     "is_correct",
     "own_loss",
     "task_options",

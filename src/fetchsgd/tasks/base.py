@@ -26,7 +26,8 @@ Augment = Callable[[Any, torch.Generator], Any]
 class Clients(ABC):
     """Who owns which examples: client i owns rows offsets[i] to offsets[i + 1].
 
-    `ClientData` holds the examples in memory; `StoredData` (stored.py) reads those of a round.
+    `ClientData` holds the examples in memory; `StoredData` (stored.py) reads those of a round;
+    `RuledData` (by_rule.py) has no list of who owns what, but a rule.
     """
 
     offsets: NDArray[np.int64]
@@ -39,11 +40,29 @@ class Clients(ABC):
     def sizes(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    @property
+    def equal_sizes(self) -> bool:
+        """Whether all clients have as many examples."""
+        return bool((self.sizes == self.sizes[0]).all())
+
+    def firsts(self, cohort: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first row of each client of a cohort."""
+        return self.offsets[cohort]
+
+    def sizes_of(self, cohort: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many examples each client of a cohort has."""
+        return self.offsets[cohort + 1] - self.offsets[cohort]
+
     def rows(self, cohort: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The examples of a cohort, padded to its largest client: (n, m) rows, and (n,) sizes."""
-        sizes = self.offsets[cohort + 1] - self.offsets[cohort]
+        sizes = self.sizes_of(cohort)
         within = np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
-        return self.offsets[cohort][:, None] + within, sizes
+        return self.firsts(cohort)[:, None] + within, sizes
+
+    def owners(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The client of each row, and which of its examples that is."""
+        clients = np.searchsorted(self.offsets, rows, "right") - 1
+        return clients, rows - self.offsets[clients]
 
     @property
     @abstractmethod

@@ -50,13 +50,19 @@ def shakespeare(
     seed: int = 0,  # noqa: ARG001 (roles are who they are)
     folder: str = "",
     sequences_per_client: int = 10,
+    workers: int = 0,
+    width: int = 128,
+    layers: int = 4,
 ) -> Task:
     """Shakespeare's plays by speaking role: a light language task, character by character.
 
     `folder` holds the JSON file; without it, shakespeare in FETCHSGD_DATA or ~/.cache/fetchsgd.
 
     sequences_per_client: the most of a role that is used, of 80 characters each; 0 is everything.
+    workers: so many clients, to whom all roles are dealt; 0: each role is one.
+    width, layers: of the network.
     """
+    check_options(workers, width, layers)
     if sequences_per_client < 2 and sequences_per_client != 0:
         raise ValueError(
             "task.sequences_per_client must be 0 or at least 2, one to learn from and one to test, "
@@ -70,6 +76,8 @@ def shakespeare(
     if not clients:
         raise ValueError(f"{path} has no role with two sequences of {LENGTH} characters")
     learn = [each[: len(each) - held_out(each)] for each in clients]
+    if workers:
+        learn = dealt(learn, workers)
     test = np.concatenate([each[len(each) - held_out(each) :] for each in clients])
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in learn])])
     test_inputs, test_targets = inputs_and_targets(test)
@@ -78,7 +86,7 @@ def shakespeare(
         train=ClientData(*inputs_and_targets(np.concatenate(learn)), offsets),
         test_inputs=test_inputs,
         test_targets=test_targets,
-        model=partial(CharacterModel, len(alphabet)),
+        model=partial(CharacterModel, len(alphabet), width, layers),
         loss=mean_loss,
         quality=total_loss,
         metric="perplexity",
@@ -87,6 +95,15 @@ def shakespeare(
         eval_batch=500,
         preset=PRESET,
     )
+
+
+def check_options(workers: int, width: int, layers: int) -> None:
+    if workers < 0:
+        raise ValueError(f"task.workers must be at least 0, got {workers}")
+    if width < 4 or width % 4:
+        raise ValueError(f"task.width must be a multiple of 4, one for each head, got {width}")
+    if layers < 1:
+        raise ValueError(f"task.layers must be at least 1, got {layers}")
 
 
 # --- the data
@@ -147,6 +164,21 @@ def sequences_of(
 
 def held_out(sequences: Int32[np.ndarray, "n length"]) -> int:
     return max(len(sequences) // TEST_SHARE, 1)
+
+
+def dealt(
+    roles: list[Int32[np.ndarray, "n length"]], workers: int
+) -> list[Int32[np.ndarray, "n length"]]:
+    """Each role to the worker who has least so far, the largest first: shares much alike."""
+    if workers > len(roles):
+        raise ValueError(f"task.workers must be at most the {len(roles)} roles, got {workers}")
+    shares: list[list[Int32[np.ndarray, "n length"]]] = [[] for _ in range(workers)]
+    sizes = [0] * workers
+    for role in sorted(roles, key=len, reverse=True):
+        least = sizes.index(min(sizes))
+        shares[least].append(role)
+        sizes[least] += len(role)
+    return [np.concatenate(share) for share in shares]
 
 
 def inputs_and_targets(

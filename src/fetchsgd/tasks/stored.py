@@ -95,8 +95,7 @@ class StoredData(Clients):
 
     def _transformed(self, inputs: Tree, rows: Rows, round: int) -> Tree:
         assert self.transform is not None
-        clients = np.searchsorted(self.offsets, rows, "right") - 1
-        within = rows - self.offsets[clients]
+        clients, within = self.owners(rows)
         known = clients if self.numbers is None else self.numbers[clients]
         changed = []
         for i, (client, place) in enumerate(zip(known.tolist(), within.tolist(), strict=True)):

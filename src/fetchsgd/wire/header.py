@@ -6,10 +6,10 @@ import struct
 import zlib
 from dataclasses import astuple, dataclass, replace
 
+from fetchsgd.versions import WIRE_FORMAT, refusal
 from fetchsgd.wire.errors import WireError
 
 MAGIC = b"FSGW"
-VERSION = 1
 DENSE, SKETCH, SPARSE, MODEL, PERMUTED = range(1, 6)
 # The kind of a sketch says which hash placed its coordinates: a reader that does not know the hash
 # refuses the message.
@@ -44,7 +44,7 @@ def write(header: Header, sections: list[bytes]) -> bytes:
     """The whole message."""
     length = HEADER_BYTES + sum(map(len, sections))
     *fields, since = astuple(header)
-    head = _LAYOUT.pack(MAGIC, VERSION, *fields, length, since, 0)[:-_CHECKSUM]
+    head = _LAYOUT.pack(MAGIC, WIRE_FORMAT, *fields, length, since, 0)[:-_CHECKSUM]
     checksum = zlib.crc32(head)
     for section in sections:
         checksum = zlib.crc32(section, checksum)
@@ -77,8 +77,8 @@ def checksum_of(message: memoryview | bytes) -> int:
 def _check_prefix(data: memoryview) -> None:
     if data[:4] != MAGIC:
         raise WireError(f"this is not a message of fetchsgd: it begins with {bytes(data[:4])!r}")
-    if data[4] != VERSION:
-        raise WireError(f"the message has version {data[4]}; this library reads version {VERSION}")
+    if data[4] != WIRE_FORMAT:
+        raise WireError(refusal("the wire format", data[4], WIRE_FORMAT))
 
 
 def _check_fields(header: Header) -> None:

@@ -209,4 +209,4 @@ _READERS: dict[int, ReadSection] = {
 _HOMES = dict.fromkeys((0x1, 0x2, 0x3), "fetchsgd.quantisers.levels")
 _HOMES[0x0] = "fetchsgd.wire.sparse_integers"
 _HOMES |= {0x4: "fetchsgd.quantisers.step_section", 0x5: "fetchsgd.quantisers.eden_section"}
-_HOMES[0x6] = "fetchsgd.sums.residues"
+_HOMES |= {0x6: "fetchsgd.sums.residues", 0x7: "fetchsgd.quantisers.two_bits"}

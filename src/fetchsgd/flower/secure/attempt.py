@@ -133,7 +133,7 @@ class Attempt:
             self._read(client, reply)
         except RejectedError as error:
             self.waiting.discard(client)
-            self.events.count(f"rejected_{error.reason}")
+            self.events.reject(client, error.reason)
             log.warning(
                 "client %d is rejected in round %d (%s): %s",
                 client, self.terms.round, error.reason, error,

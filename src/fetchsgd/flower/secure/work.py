@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.agreement import context
-from fetchsgd.exchange.client import Computed, Participant
+from fetchsgd.exchange.client import Computed, Participant, of_this_run, with_optimiser
 from fetchsgd.exchange.messages import ResendRequest, SecureWork
 from fetchsgd.exchange.totals import NUM_TOTALS, to_totals
 from fetchsgd.flower.client_round import setup_for
@@ -47,16 +47,18 @@ def masked(
     check_noise(setup, node_config)
     number = own.client.number
     before = keeper.load()
-    now = Participant(setup, number).bring(task, before)
+    participant = Participant(setup, number)
+    now = participant.bring(task, before)
     if isinstance(now, tuple):
         asks, kept = now
         if kept is not None and kept is not before:
             keeper.save(kept)
         return asks
-    computed = compute(setup, now.weights, number, task.round, task.rate)
+    remembered = participant.optimiser(of_this_run(task, before))
+    computed = compute(setup, now.weights, number, task.round, task.rate, remembered)
     if not bool(computed.vector.isfinite().all()):
         raise UserError("what this client has computed is not finite: it is left out of the sum")
-    keeper.save(now.state)
+    keeper.save(with_optimiser(now.state, computed.kept))
     seen = context(task.digest, task.round, task.rate, task.size, now.weights)
     levels = levels_of(setup, computed, number, task.round, task.size, own.noise_key)
     return own.mask(delivery, *levels, seen)

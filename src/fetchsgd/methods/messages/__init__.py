@@ -12,6 +12,7 @@ from fetchsgd.methods.messages.base import (
     round_one,
 )
 from fetchsgd.methods.messages.chosen import ChosenMessage
+from fetchsgd.methods.messages.chunked import ChunkedMessage
 from fetchsgd.methods.messages.linear import (
     DenseMessage,
     LinearMessage,
@@ -22,6 +23,7 @@ from fetchsgd.methods.messages.linear import (
 
 __all__ = [
     "ChosenMessage",
+    "ChunkedMessage",
     "DenseMessage",
     "LinearMessage",
     "Memory",

@@ -84,6 +84,9 @@ MEANINGS: dict[str, Meaning] = {
     "task.lora_alpha": Meaning("how strong adapters are, times their rank; 0 is twice the rank", 0),
     "task.lora_targets": Meaning("layers that get adapters: 'all-linear', or names with commas"),
     "task.test_dialogues": Meaning("dialogues of the test set that are used; 0 is all", 0),
+    "task.workers": Meaning("so many clients, to whom all roles are dealt; 0: each role is one", 0),
+    "task.width": Meaning("of the network, a multiple of 4", 4),
+    "task.layers": Meaning("of the network", 1),
     "task.sequences_per_client": Meaning(
         "the most of a role that is used, of 80 characters each; 0 is everything, else at least 2",
         0,
@@ -93,6 +96,13 @@ MEANINGS: dict[str, Meaning] = {
     "method.cols": Meaning("columns of the sketch: what a client sends is rows x cols numbers", 1),
     "method.rows": Meaning("rows of the sketch", 1),
     "method.momentum": Meaning("the server's momentum, rho of the paper", 0, 1),
+    "method.nesterov": Meaning(
+        "Nesterov's momentum on the server: steps along the momentum as the next round will have "
+        "it (hash = 'fresh')"
+    ),
+    "method.chunk": Meaning("neighbours among which the largest are chosen", 1),
+    "method.per_chunk": Meaning("coordinates of each chunk that are sent", 1, "method.chunk"),
+    "method.error_decay": Meaning("what a client keeps of its error from round to round", 0, 1),
     "method.mask_momentum": Meaning("whether what is sent is also cleared from the momentum"),
     "method.error_reset": Meaning(
         "what line 14 does to the cells of what is sent: 'zero' clears them, as in the paper's "
@@ -134,6 +144,9 @@ MEANINGS: dict[str, Meaning] = {
         1e6,
     ),
     "method.revisit_rounds": Meaning("rounds for which what was sent counts more", 1, 2**30),
+    "method.state_bits": Meaning(
+        "bits of each number that a server with fresh hashes carries from round to round"
+    ),
     "method.local_error": Meaning("whether clients keep what they have not sent"),
     "method.local_momentum": Meaning("momentum that clients keep", 0, 1),
     "train.epochs": Meaning("how often the clients' data is gone through", 0, above=True),
@@ -146,11 +159,19 @@ MEANINGS: dict[str, Meaning] = {
         "clients that take part in a round", 1, "the task's clients"
     ),
     "train.sampling": Meaning(
-        "who takes part: each once in an 'epoch', a 'uniform' draw in each round, or 'poisson', "
-        "each by a coin of its own"
+        "who takes part: each once in an 'epoch', a 'uniform' draw in each round, 'poisson', "
+        "each by a coin of its own, or few workers who 'stay' and take part in every round"
     ),
+    "train.leaving": Meaning(
+        "of those that stay, so many leave for good from time to time, and new ones join",
+        0,
+        "train.clients_per_round",
+    ),
+    "train.leave_every": Meaning("rounds after which some of those that stay leave", 0),
     "train.averaging": Meaning("whether clients count the same, or by their 'examples'"),
-    "train.weight_decay": Meaning("so many times the weights are added to gradients", 0),
+    "train.weight_decay": Meaning(
+        "so many times the weights are added to gradients; beside them with AdamW", 0
+    ),
     "train.weight_decay_by": Meaning(
         "who adds weight decay; 'auto' is the server where that makes messages shorter"
     ),
@@ -173,9 +194,26 @@ MEANINGS: dict[str, Meaning] = {
     "schedule.pivot": Meaning("the epoch of the peak, if triangular", 0, "train.baseline_epochs"),
     "schedule.points": Meaning("pairs [epoch, rate], if piecewise"),
     "local.epochs": Meaning(
-        "passes of SGD that a client makes over its data before it sends the difference; 0 sends "
-        "one gradient",
+        "passes that a client makes over its data before it sends the difference; 0 sends one "
+        "gradient, if there are no local.steps",
         0,
+    ),
+    "local.steps": Meaning(
+        "so many local steps instead of whole passes; the client goes round its data; 0: passes", 0
+    ),
+    "local.optimizer": Meaning("of local steps: torch.optim's SGD or AdamW"),
+    "local.momentum": Meaning("of local steps by SGD", 0, 1, below=True),
+    "local.beta1": Meaning("of AdamW", 0, 1, below=True),
+    "local.beta2": Meaning("of AdamW", 0, 1, below=True),
+    "local.eps": Meaning("of AdamW", 0, above=True),
+    "local.state": Meaning(
+        "whether a client's optimiser is kept from round to round, or starts afresh in each"
+    ),
+    "local.outer_rate": Meaning(
+        "the server's learning rate with local steps, whose mean difference is its gradient; the "
+        "schedule is that of the local steps",
+        0,
+        above=True,
     ),
     "local.batch_size": Meaning(
         "examples of a local step; 0 takes all of a client's data in one step", 0

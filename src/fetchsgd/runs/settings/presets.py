@@ -1,7 +1,7 @@
 """Settings that belong together, by name: what to train with when (`fetchsgd train --preset`).
 
-They say nothing of the task: k, columns and rates stay the task's own. docs/results.md says what
-each has reached, and which suits whom.
+They say nothing of the task: k, columns and rates stay the task's own, but for AdamW's, which
+are much alike on all tasks. docs/results.md says what each has reached, and which suits whom.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ PRESETS: dict[str, Settings] = {
         "upload": {"quantiser": "shared_step"},
         "download": {"grid": "steps"},
     },
-}
+    # Few workers with much data each, many local steps, and slow links (docs/local.md).
+    "diloco": {
+        "method": {"name": "uncompressed", "momentum": 0.9, "nesterov": True},
+        "schedule": {"kind": "linear", "peak": 1e-3},
+        "local": {
+            "steps": 30, "batch_size": 16, "optimizer": "adamw", "state": "keep", "clip": 1.0,
+            "outer_rate": 0.7,
+        },
+        "upload": {"quantiser": "shared_step", "density": 0.1},
+    },
+}  # fmt: skip
 
 
 def preset(name: str) -> Settings:

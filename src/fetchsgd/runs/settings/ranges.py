@@ -48,11 +48,31 @@ def _check_train(config: Config, clients: int) -> None:
         value = getattr(train, key)
         require(value >= 1, f"train.{key} must be at least 1", value)
     _check_diagnosis(config)
+    _check_leaving(config)
     require(
         1 <= train.clients_per_round <= clients,
         f"train.clients_per_round must be from 1 to the task's {clients} clients",
         train.clients_per_round,
     )
+
+
+def _check_leaving(config: Config) -> None:
+    train = config.train
+    most = train.clients_per_round
+    require(
+        0 <= train.leaving <= most,
+        f"train.leaving must be from 0 to train.clients_per_round = {most}",
+        train.leaving,
+    )
+    require(train.leave_every >= 0, "train.leave_every must be at least 0", train.leave_every)
+    sentence = "train.leaving and train.leave_every go together: how many leave, and how often"
+    require(bool(train.leaving) == bool(train.leave_every), sentence, train.leave_every)
+    sentence = "train.leaving needs train.sampling = 'stay', where all others stay"
+    require(not train.leaving or train.sampling == "stay", sentence, train.leaving)
+    sentence = "train.sampling = 'stay' draws nobody, so there is nothing for privacy to gain; take"
+    others = "'poisson', 'uniform' or 'epoch'"
+    is_private = config.privacy.mode != "off"
+    require(not is_private or train.sampling != "stay", f"{sentence} {others}", train.sampling)
 
 
 def _check_diagnosis(config: Config) -> None:
@@ -62,6 +82,9 @@ def _check_diagnosis(config: Config) -> None:
         f"train.diagnose looks at the server's error, which only {' and '.join(having)} have",
         config.method,
     )
+    nesterov = config.method_options.get("nesterov", False)
+    sentence = "train.diagnose follows a plain momentum: leave out method.nesterov"
+    require(not (config.train.diagnose and nesterov), sentence, nesterov)
 
 
 def _has_server_error(method: type) -> bool:
@@ -88,19 +111,47 @@ def _check_schedule(config: Config) -> None:
         )
 
 
+# Settings of local work that need something else, with the values that mean nothing.
+STEPS = {"batch_size": 0, "lr_decay": 1.0, "optimizer": "sgd", "momentum": 0.0, "outer_rate": 1.0}
+ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+
+
 def _check_local(config: Config) -> None:
     local = config.local
-    require(local.epochs >= 0, "local.epochs must be at least 0", local.epochs)
-    require(local.batch_size >= 0, "local.batch_size must be at least 0", local.batch_size)
-    require(local.clip >= 0, "local.clip must be at least 0", local.clip)
+    for key in ("epochs", "steps", "batch_size", "clip"):
+        value = getattr(local, key)
+        require(value >= 0, f"local.{key} must be at least 0", value)
     require(0 < local.lr_decay <= 1, "local.lr_decay must be above 0 and at most 1", local.lr_decay)
+    require(local.outer_rate > 0, "local.outer_rate must be above 0", local.outer_rate)
     if getattr(config.method_class, "needs_local_steps", False):
-        sentence = f"{config.method} needs local.epochs of at least 1"
-        require(local.epochs >= 1, sentence, local.epochs)
+        sentence = f"{config.method} needs local.epochs of at least 1, or local.steps"
+        require(not local.is_one_gradient, sentence, local.epochs)
     if local.is_one_gradient:
-        for key, unused in (("batch_size", 0), ("lr_decay", 1.0)):
+        needs = "unless local.epochs >= 1 or local.steps >= 1"
+        for key, unused in STEPS.items():
             value = getattr(local, key)
-            require(value == unused, f"local.{key} has no effect unless local.epochs >= 1", value)
+            require(value == unused, f"local.{key} has no effect {needs}", value)
+    _check_optimizer(config)
+
+
+def _check_optimizer(config: Config) -> None:
+    local = config.local
+    for key in ("momentum", "beta1", "beta2"):
+        value = getattr(local, key)
+        require(0 <= value < 1, f"local.{key} must be at least 0 and below 1", value)
+    require(local.eps > 0, "local.eps must be above 0", local.eps)
+    if local.optimizer == "adamw":
+        sentence = "local.momentum is of SGD; with local.optimizer = 'adamw' it is local.beta1"
+        require(not local.momentum, sentence, local.momentum)
+    else:
+        for key, usual in ADAMW.items():
+            value = getattr(local, key)
+            require(value == usual, f"local.{key} needs local.optimizer = 'adamw'", value)
+    sentence = (
+        "local.state = 'keep' needs local steps by an optimiser that remembers: "
+        "local.optimizer = 'adamw', or local.momentum above 0"
+    )
+    require(local.state == "drop" or local.keeps_state, sentence, local.state)
 
 
 def require(condition: bool, sentence: str, value: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from fetchsgd.clients.trainer import LocalWork
+from fetchsgd.clients.local_work import LocalWork
 from fetchsgd.errors import UserError
 from fetchsgd.privacy import Privacy
 from fetchsgd.quantisers import Quantiser
@@ -29,7 +29,9 @@ class TrainSettings:
     epochs: float = 1.0
     baseline_epochs: float = 0.0  # of the run that compression is relative to; 0 is `epochs`
     clients_per_round: int = 10
-    sampling: Literal["epoch", "uniform", "poisson"] = "epoch"
+    sampling: Literal["epoch", "uniform", "poisson", "stay"] = "epoch"
+    leaving: int = 0  # of those that stay
+    leave_every: int = 0  # rounds
     averaging: Literal["uniform", "examples"] = "uniform"
     weight_decay: float = 0.0
     # Who adds it to gradients. The server knows the weights, so clients need not send it: "auto"

@@ -11,12 +11,12 @@ CLIENTS = "how many clients there are follows from the task, such as task.exampl
 SYNONYMS: dict[str, str] = {
     **dict.fromkeys(
         ("lr", "learningrate", "eta", "stepsize", "maxlr", "baselr", "lrscale", "serverlr",
-         "clientlr", "locallr", "globallr", "peaklr"),
+         "clientlr", "locallr", "globallr", "peaklr", "innerlr"),
         "schedule.peak",
     ),
     **dict.fromkeys(("lrschedule", "scheduler", "lrscheduler"), "schedule.kind"),
     **dict.fromkeys(("warmup", "warmupepochs", "pivotepoch"), "schedule.pivot"),
-    **dict.fromkeys(("rounds", "numrounds", "numserverrounds", "iterations", "steps", "numepochs",
+    **dict.fromkeys(("rounds", "numrounds", "numserverrounds", "iterations", "numepochs",
                      "nepochs", "totalepochs", "commrounds"), "train.epochs"),
     **dict.fromkeys(
         ("numworkers", "participants", "clients", "numclients", "nclients", "totalclients",
@@ -36,11 +36,15 @@ SYNONYMS: dict[str, str] = {
         ("rho", "beta", "servermomentum", "virtualmomentum", "globalmomentum"), "method.momentum"
     ),
     **dict.fromkeys(("topk", "topksize", "sparsity", "nnz"), "method.k"),
-    **dict.fromkeys(("numcols", "columns", "ncols", "c", "width", "sketchsize"), "method.cols"),
+    **dict.fromkeys(("numcols", "columns", "ncols", "c", "sketchsize"), "method.cols"),
     **dict.fromkeys(("numrows", "nrows", "r", "depth"), "method.rows"),
-    **dict.fromkeys(("algorithm", "strategy", "optimizer"), "method.name"),
-    **dict.fromkeys(("localepochs", "numlocalepochs", "e", "localsteps", "numlocaliters"),
-                    "local.epochs"),
+    **dict.fromkeys(("algorithm", "strategy"), "method.name"),
+    **dict.fromkeys(("localepochs", "numlocalepochs", "e"), "local.epochs"),
+    **dict.fromkeys(("localsteps", "numlocaliters", "innersteps", "syncevery"), "local.steps"),
+    **dict.fromkeys(("inneroptimizer", "localoptimizer", "opt"), "local.optimizer"),
+    **dict.fromkeys(("outerlr", "outerlearningrate"), "local.outer_rate"),
+    "betas": "local.beta1",
+    **dict.fromkeys(("outermomentum",), "method.momentum"),
     **dict.fromkeys(("localbatchsize", "batch", "bs", "b"), "local.batch_size"),
     **dict.fromkeys(
         ("clipnorm", "maxgradnorm", "gradclip", "clipping", "gradientclip"), "local.clip"
@@ -50,7 +54,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("secagg", "secaggplus", "secureaggregation"), "upload.secure"),
     **dict.fromkeys(("dropoutrate", "dropoutfraction"), "upload.dropping"),
     **dict.fromkeys(("noisemultiplier", "sigma", "dpsigma"), "privacy.noise"),
-    **dict.fromkeys(("targetepsilon", "dpepsilon", "eps"), "privacy.epsilon"),
+    **dict.fromkeys(("targetepsilon", "dpepsilon"), "privacy.epsilon"),
     **dict.fromkeys(("l2normclip", "clippingnorm", "dpclip"), "privacy.clip"),
     **dict.fromkeys(("quantizer", "compressor", "compression"), "upload.quantiser"),
     **dict.fromkeys(("dataset", "data", "model"), "task.name"),

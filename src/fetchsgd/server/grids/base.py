@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import Deliver, Delivered
@@ -99,7 +99,7 @@ class Downloads(Protocol):
         ...
 
     def message(
-        self, held: int, version: int, place: GridWeights, changed: Int32[Tensor, " dim"]
+        self, held: int, version: int, place: GridWeights, changed: Int[Tensor, " dim"]
     ) -> SparseUpdate:
         """From the version that a client holds to the last one, in one message.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
 from fetchsgd.methods.delivery import (
@@ -16,12 +16,17 @@ from fetchsgd.methods.delivery import (
     Update,
     at,
     put,
+    put_into,
     values_of,
     with_values,
 )
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.wire import Floats, SparseUpdate
 from fetchsgd.wire.sizes import HEADER_BYTES, position_bytes
+
+MOST_KEPT = 1 << 18  # numbers kept until sizes are worked out
+PART = 1 << 28  # weights that are searched at once
+AT_ONCE = 1 << 12  # of which a size takes some kilobytes
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,19 @@ class FloatGrid:
         return RoundedFloats(place.weights, self.dtype)
 
     def move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        after = self._moved(place, sent)
+        return GridWeights(put(place.weights, sent.update, after), place.steps)
+
+    def overwriting_move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        """The same in the memory of the weights, which the origin must not share if it is used."""
+        put_into(place.weights, sent.update, self._moved(place, sent))
+        return place
+
+    @staticmethod
+    def _moved(place: GridWeights, sent: Delivered) -> Float32[Tensor, " n"]:
         before, moves = at(place.weights, sent.update), values_of(sent.update)
         after = before - moves if sent.landed is None else sent.landed
-        after = torch.where(moves == 0, before, after)
-        return GridWeights(put(place.weights, sent.update, after), place.steps)
+        return torch.where(moves == 0, before, after)
 
     def downloads(self) -> FloatDownloads:
         return FloatDownloads(len(self.origin), self.dtype)
@@ -125,6 +139,7 @@ class FloatDownloads:
         self.dim, self.dtype = dim, dtype
         # The sizes follow from these in some 160 small steps, so many rounds take them together.
         self.missed: list[Int64[Tensor, " n"]] = []
+        self.fetched: list[Float64[Tensor, ""]] = []
 
     def update(self, sent: Delivered, version: int) -> None:
         """Nothing to remember: the ledger knows what changed when."""
@@ -136,19 +151,30 @@ class FloatDownloads:
         place: GridWeights,  # noqa: ARG002
     ) -> None:
         self.missed.append(missed)
+        if sum(map(len, self.missed)) > MOST_KEPT:
+            self._add_sizes()
+
+    def _add_sizes(self) -> None:
+        """What clients of a round have missed depends on their versions alone: few numbers."""
+        missed, clients = torch.unique(torch.cat(self.missed), return_counts=True)
+        self.missed.clear()
+        sizes = [position_bytes(self.dim, part) for part in missed.split(AT_ONCE)]
+        sections = torch.cat(sizes) + self.dtype.itemsize * missed
+        self.fetched.append((sections + HEADER_BYTES) @ clients.double())
 
     def take_bytes(self) -> Float64[Tensor, ""] | float:
-        if not self.missed:
+        if self.missed:
+            self._add_sizes()
+        if not self.fetched:
             return 0.0
-        missed = torch.cat(self.missed)
-        self.missed.clear()
-        sections = position_bytes(self.dim, missed) + self.dtype.itemsize * missed
-        return sections.sum() + HEADER_BYTES * len(missed)
+        total = torch.stack(self.fetched).sum()
+        self.fetched.clear()
+        return total
 
     def message(
-        self, held: int, version: int, place: GridWeights, changed: Int32[Tensor, " dim"]
+        self, held: int, version: int, place: GridWeights, changed: Int[Tensor, " dim"]
     ) -> SparseUpdate:
-        indices = (changed > held).nonzero().squeeze(1)
+        indices = where_above(changed, held)
         values = Floats(place.weights[indices].to(self.dtype))
         return SparseUpdate(self.dim, indices, values, version, held)
 
@@ -157,3 +183,14 @@ class FloatDownloads:
 
     def restore(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         """Nothing was saved."""
+
+
+def where_above(changed: Int[Tensor, " dim"], version: int) -> Int64[Tensor, " n"]:
+    """The coordinates that changed after a version; part by part, since torch's own search is for
+    fewer than 2^31 on some devices.
+    """
+    found = [
+        (changed[first : first + PART] > version).nonzero().squeeze(1) + first
+        for first in range(0, len(changed), PART)
+    ]
+    return torch.cat(found)

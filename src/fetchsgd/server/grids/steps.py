@@ -10,10 +10,19 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from fetchsgd.methods.delivery import Deliver, Delivered, Update, at, put, values_of, with_values
+from fetchsgd.methods.delivery import (
+    Deliver,
+    Delivered,
+    Update,
+    at,
+    put,
+    put_into,
+    values_of,
+    with_values,
+)
 from fetchsgd.server.grids.base import GridWeights, HeldVersion, check_dim
 from fetchsgd.server.grids.step_log import StepLog
 from fetchsgd.server.grids.walk import missed_statistics
@@ -79,6 +88,15 @@ class StepGrid:
         )
         return GridWeights(put(place.weights, sent.update, moved), steps)
 
+    def overwriting_move(self, place: GridWeights, sent: Delivered) -> GridWeights:
+        """The same in the memory of weights and steps; the origin must not share it."""
+        assert sent.steps is not None
+        steps = at(place.steps, sent.update) - sent.steps
+        moved = self.weights_of(steps, at(self.origin, sent.update), self.step_at(sent.update))
+        put_into(place.steps, sent.update, steps)
+        put_into(place.weights, sent.update, moved)
+        return place
+
     def downloads(self) -> StepDownloads:
         return StepDownloads(len(self.origin), self.log)
 
@@ -129,8 +147,8 @@ def step_sizes(
 
     A tensor whose weights all start equal, such as a bias of zeros, takes the others' mean.
     """
-    parts = torch.split(origin.cpu().double(), list(sizes))
-    spread = torch.stack([part.std(correction=0) for part in parts])
+    parts = torch.split(origin.cpu(), list(sizes))
+    spread = torch.stack([part.double().std(correction=0) for part in parts])
     varied = spread > 0
     usual = spread.sum() / varied.sum() if bool(varied.any()) else spread.new_ones(())
     mantissa, exponent = torch.frexp(fraction * torch.where(varied, spread, usual))
@@ -217,7 +235,7 @@ class StepDownloads:
         held: int,
         version: int,
         place: GridWeights,
-        changed: Int32[Tensor, " dim"],  # noqa: ARG002
+        changed: Int[Tensor, " dim"],  # noqa: ARG002
     ) -> SparseUpdate:
         """A client whose version is older than the log gets the whole n, from version 0."""
         if held < self.log.oldest:

@@ -30,7 +30,17 @@ KERNEL_NAMES = ("auto", "reference", "numba", "triton")
 class Kernels(Protocol):
     """What a CountSketch asks of a device. Inputs have been checked."""
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]: ...
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
+        """Of vectors that are zero but for the pieces, which begin at coordinate `first`."""
+        ...
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        """Add the sketch of one piece to a table, in place and without another table."""
+        ...
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
@@ -44,7 +54,11 @@ class Kernels(Protocol):
         self, table: Float32[Tensor, "rows cols"], indices: Int64[Tensor, " n"]
     ) -> Float32[Tensor, " n"]: ...
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]: ...
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
+        """Of all coordinates, or of those in the span, which is not empty."""
+        ...
 
     def top_k(
         self, table: Float32[Tensor, "rows cols"], k: int

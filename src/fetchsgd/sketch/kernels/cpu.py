@@ -50,21 +50,35 @@ class NumbaKernels(NumbaSelection):
         self.lanes = (0,) * math.gcd(hash.block, MAX_LANES)
         self.rows = (0,) * hash.rows if hash.rows <= MAX_ROWS else ()
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         tables = np.zeros((pieces[0].shape[0], h.rows, h.cols), dtype=np.float32)
-        work = len(tables) * h.rows * h.dim
+        self._add(tables, pieces, first)
+        return torch.from_numpy(tables)
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        self._add(table.numpy()[None], [piece], first)
+
+    def _add(
+        self, tables: NDArray[np.float32], pieces: list[Float[Tensor, "n _"]], first: int
+    ) -> None:
+        h = self.hash
+        work = len(tables) * h.rows * sum(piece.shape[1] for piece in pieces)
         edges = self._column_edges(len(tables) * h.rows, work)
         spans = list(product(range(len(tables)), range(h.rows), range(len(edges) - 1)))
-        for parts in _as_float32(pieces):
+        for parts in _as_float32(pieces, first):
 
             def add(span: tuple[int, int, int], parts: list[Part] = parts) -> None:
                 vector, row, edge = span
-                for first, part in parts:
+                for begin, part in parts:
                     add_runs(
                         tables[vector, row],
                         part[vector],
-                        first,
+                        begin,
                         h.placements[row],
                         h.block,
                         self.lanes,
@@ -73,7 +87,6 @@ class NumbaKernels(NumbaSelection):
                     )
 
             list(run_in_order(add, spans, work))
-        return torch.from_numpy(tables)
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
@@ -110,8 +123,12 @@ class NumbaKernels(NumbaSelection):
         list(run_in_order(fill, range(0, len(out), CHUNK // 16), h.rows * len(out)))
         return torch.from_numpy(out)
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
         h = self.hash
+        if span is not None:
+            return self.query(table, torch.arange(span.start, span.stop))
         cells = table.numpy()
         out = np.empty(h.dim, dtype=np.float32)
 
@@ -155,10 +172,10 @@ class NumbaKernels(NumbaSelection):
         return [range(at, min(at + step, total)) for at in range(0, total, step)]
 
 
-def _as_float32(pieces: list[Float[Tensor, "n _"]]) -> Iterator[list[Part]]:
+def _as_float32(pieces: list[Float[Tensor, "n _"]], first: int) -> Iterator[list[Part]]:
     """All pieces as they are, or, where they are 16-bit, one widened slice after another."""
     if pieces[0].dtype == torch.float32:
-        yield [(first, piece.numpy()) for first, piece in offsets(pieces)]
+        yield [(begin, piece.numpy()) for begin, piece in offsets(pieces, first)]
     else:
-        for first, part in slices(pieces):
-            yield [(first, part.float().numpy())]
+        for begin, part in slices(pieces, first):
+            yield [(begin, part.float().numpy())]

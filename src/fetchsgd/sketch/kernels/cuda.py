@@ -20,6 +20,7 @@ from fetchsgd.sketch.kernels import cuda_programs as programs
 from fetchsgd.sketch.kernels.cuda_layout import PieceLayout, SortedRuns
 from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
+from fetchsgd.sketch.kernels.pieces import slices
 from fetchsgd.sketch.kernels.reference import ReferenceKernels
 
 # Coordinates that one program estimates.
@@ -53,9 +54,13 @@ class TritonKernels(TritonSelection):
         self.layouts: dict[tuple[int, ...], PieceLayout] = {}
         self.wanted: dict[int, tuple[Int64[Tensor, " 1"], int]] = {}
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         count = pieces[0].shape[0]
+        if sum(piece.shape[1] for piece in pieces) < h.dim:
+            return self._sketch_part(pieces, first)
         tiles = -(-h.cols // self.tile)
         splits = self._splits(count * h.rows * tiles)
         out = torch.empty(splits, count, h.rows, h.cols, dtype=torch.float32, device=self.device)
@@ -76,6 +81,20 @@ class TritonKernels(TritonSelection):
             IN_PIECES=len(pieces) > 1, num_warps=1,
         )  # fmt: skip
         return out.sum(dim=0) if splits > 1 else out[0]
+
+    def _sketch_part(
+        self, pieces: list[Float[Tensor, "n _"]], first: int
+    ) -> Float32[Tensor, "n rows cols"]:
+        """As entries of a sparse vector: the lists of runs are those of whole vectors."""
+        count = len(pieces[0])
+        tables = torch.zeros(
+            count, self.hash.rows, self.hash.cols, dtype=torch.float32, device=self.device
+        )
+        for begin, part in slices(pieces, first):
+            indices = torch.arange(begin, begin + part.shape[1], device=self.device)
+            for table, values in zip(tables, part.float(), strict=True):
+                table += self.scatter(indices, values)
+        return tables
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
@@ -122,7 +141,11 @@ class TritonKernels(TritonSelection):
             launch(programs.query_entries, (spans,), out, indices, len(indices), *arguments)
         return out
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
+        if span is not None:
+            return self.query(table, torch.arange(span.start, span.stop, device=self.device))
         out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
         launch(programs.write_estimates, self._spans(), out, *self._walk(table))
         return out

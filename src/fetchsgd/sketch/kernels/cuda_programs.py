@@ -95,10 +95,11 @@ def _medians(
     """The estimates of coordinates given by their block and their place within it."""
     values = ()
     for row in tl.static_range(ROWS):
-        packed = tl.load(placements + row * num_blocks + block, mask=inside, other=0)
+        above = tl.full((), row, tl.int64)  # rows times blocks may be beyond 2^31
+        packed = tl.load(placements + above * num_blocks + block, mask=inside, other=0)
         cell = (packed >> 1) + within
         cell = tl.where(cell >= cols, cell - cols, cell)
-        value = tl.load(table + row * cols + cell, mask=inside, other=0.0)
+        value = tl.load(table + above * cols + cell, mask=inside, other=0.0)
         values = values + (tl.where((packed & 1) == 1, -value, value),)
     for step in tl.static_range(len(NETWORK)):
         values = exchange(values, NETWORK[step][0], NETWORK[step][1])
@@ -370,10 +371,12 @@ def mark_cells(
     marked = tl.load(values + at, mask=inside, other=0.0) != 0
     within = (coordinate % BLOCK).to(tl.int32)
     for row in tl.static_range(ROWS):
-        packed = tl.load(placements + row * num_blocks + coordinate // BLOCK, mask=marked, other=0)
+        above = tl.full((), row, tl.int64)
+        placed = placements + above * num_blocks
+        packed = tl.load(placed + coordinate // BLOCK, mask=marked, other=0)
         cell = (packed >> 1) + within
         cell = tl.where(cell >= cols, cell - cols, cell)
-        tl.store(marks + row * cols + cell, marked.to(tl.uint8), mask=marked)
+        tl.store(marks + above * cols + cell, marked.to(tl.uint8), mask=marked)
 
 
 @triton.jit

@@ -1,11 +1,11 @@
-"""Top k and all above a threshold on a GPU, by walks over the estimates, for either hash."""
+"""What is the same for either hash on a GPU: top k and all above a threshold, by walks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from fetchsgd.launch import launch
@@ -26,6 +26,17 @@ class TritonSelection:
     ) -> Float32[Tensor, " n"]:
         """Estimates of the given coordinates alone."""
         raise NotImplementedError
+
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
+        raise NotImplementedError
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        """Add the sketch of one piece to a table."""
+        table += self.sketch([piece], first)[0]
 
     def _spans(self) -> tuple[int]:
         """Programs of a walk."""

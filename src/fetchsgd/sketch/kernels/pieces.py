@@ -11,17 +11,20 @@ from torch import Tensor
 SLICE = 1 << 22
 
 
-def offsets(pieces: list[Float[Tensor, "n _"]]) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
-    """Each piece that is not empty, with the coordinate at which it starts."""
-    first = 0
+def offsets(
+    pieces: list[Float[Tensor, "n _"]], first: int = 0
+) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
+    """Each piece that is not empty, with the coordinate at which it starts, from `first` on."""
     for piece in pieces:
         if piece.shape[1]:
             yield first, piece
         first += piece.shape[1]
 
 
-def slices(pieces: list[Float[Tensor, "n _"]]) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
+def slices(
+    pieces: list[Float[Tensor, "n _"]], first: int = 0
+) -> Iterator[tuple[int, Float[Tensor, "n _"]]]:
     """The same, cut further into parts of at most SLICE coordinates."""
-    for first, piece in offsets(pieces):
+    for begin, piece in offsets(pieces, first):
         for at in range(0, piece.shape[1], SLICE):
-            yield first + at, piece[:, at : at + SLICE]
+            yield begin + at, piece[:, at : at + SLICE]

@@ -66,16 +66,23 @@ class ReferenceKernels:
         self.device = device
         self.placements = torch.from_numpy(hash.placements).to(device)
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         count = pieces[0].shape[0]
         tables = torch.zeros(
             count, self.hash.rows, self.hash.cols, dtype=torch.float64, device=self.device
         )
-        for first, part in slices(pieces):
-            indices = torch.arange(first, first + part.shape[1], device=self.device)
+        for begin, part in slices(pieces, first):
+            indices = torch.arange(begin, begin + part.shape[1], device=self.device)
             for row, (buckets, signs) in enumerate(self._located(indices)):
                 self._accumulate(tables[:, row], buckets, part.double() * signs)
         return tables.to(torch.float32)
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        table += self.sketch([piece], first)[0]
 
     def scatter(
         self, indices: Int64[Tensor, " k"], values: Float32[Tensor, " k"]
@@ -97,10 +104,13 @@ class ReferenceKernels:
         rows = [table[row][at] * signs for row, (at, signs) in enumerate(self._located(indices))]
         return median_of_rows(torch.stack(rows))
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
-        out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
-        for first in range(0, self.hash.dim, SLICE):
-            part = out[first : first + SLICE]
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
+        span = range(self.hash.dim) if span is None else span
+        out = torch.empty(len(span), dtype=torch.float32, device=self.device)
+        for at in range(0, len(span), SLICE):
+            part, first = out[at : at + SLICE], span.start + at
             part.copy_(
                 self.query(table, torch.arange(first, first + len(part), device=self.device))
             )

@@ -49,20 +49,23 @@ class PermutedNumba(NumbaSelection):
         self.lanes = (0,) * min(hash.block, MAX_LANES)
         self.rows = (0,) * hash.rows if hash.rows <= MAX_ROWS else ()
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
+        covered = sum(piece.shape[1] for piece in pieces)
         tables = np.zeros((len(pieces[0]), h.rows, h.cols), dtype=np.float32)
         rows = tables.reshape(-1, h.cols)
         # As many rows as go evenly to all threads are one task each; all threads share the others.
-        work = len(rows) * h.dim
+        work = len(rows) * covered
         shares = torch.get_num_threads() if work >= SERIAL_WORK else 1
         even = len(rows) // shares * shares
         everywhere = range(h.width)
 
         def fill(row: int) -> None:
             later = np.zeros(h.cols, dtype=np.float32)
-            self._add(rows[row], pieces, row, 0, everywhere)
-            self._add(later, pieces, row, 1, everywhere)
+            self._add(rows[row], pieces, first, row, 0, everywhere)
+            self._add(later, pieces, first, row, 1, everywhere)
             rows[row] += later
 
         list(run_in_order(fill, range(even), work))
@@ -70,17 +73,36 @@ class PermutedNumba(NumbaSelection):
 
         def fill_share(task: tuple[int, int, range]) -> None:
             row, half, columns = task
-            self._add(rest[half, row - even], pieces, row, half, columns)
+            self._add(rest[half, row - even], pieces, first, row, half, columns)
 
-        shared = product(range(even, len(rows)), (0, 1), _shares(h.width, -(-shares // 2)))
+        halves = [half for half, (low, high) in enumerate(pairwise((0, h.half, h.dim)))
+                  if first < high and first + covered > low]  # fmt: skip
+        columns = _shares(h.width, -(-shares // max(len(halves), 1)))
+        shared = product(range(even, len(rows)), halves, columns)
         list(run_in_order(fill_share, shared, work))
         rows[even:] = rest[0] + rest[1]
         return torch.from_numpy(tables)
+
+    def add(
+        self, table: Float32[Tensor, "rows cols"], piece: Float[Tensor, "1 _"], first: int
+    ) -> None:
+        h = self.hash
+        cells, work = table.numpy(), h.rows * piece.shape[1]
+        shares = torch.get_num_threads() if work >= SERIAL_WORK else 1
+
+        def fill_share(task: tuple[int, range]) -> None:
+            row, columns = task
+            for half in (0, 1):
+                self._add(cells[row], [piece], first, row, half, columns)
+
+        columns = _shares(h.width, -(-shares // h.rows))
+        list(run_in_order(fill_share, product(range(h.rows), columns), work))
 
     def _add(
         self,
         out: NDArray[np.float32],
         pieces: list[Float[Tensor, "n _"]],
+        first: int,
         row: int,
         half: int,
         columns: range,
@@ -89,9 +111,9 @@ class PermutedNumba(NumbaSelection):
         h = self.hash
         vector, row = divmod(row, h.rows)
         span = range(h.half, h.dim) if half else range(h.half)
-        for first, part in _parts(pieces, vector, span):
+        for begin, part in _parts(pieces, first, vector, span):
             add_vector(
-                out, part, first, self._number(row), self.numbers,
+                out, part, begin, self._number(row), self.numbers,
                 h.block, self.lanes, columns.start, columns.stop,
             )  # fmt: skip
 
@@ -135,18 +157,25 @@ class PermutedNumba(NumbaSelection):
         list(run_in_order(fill, range(0, len(out), CHUNK // 16), h.rows * len(out)))
         return torch.from_numpy(out)
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
         h = self.hash
         cells = table.numpy()
-        out = np.empty(h.dim, dtype=np.float32)
+        span = range(h.dim) if span is None else span
+        out = np.empty(len(span), dtype=np.float32)
 
         def fill(chunk: range) -> None:
             write_estimates(
-                out[chunk.start : chunk.stop], chunk.start, cells, self._number(0), h.groups,
-                self.numbers, h.block, self.lanes, self.rows,
+                out[chunk.start - span.start : chunk.stop - span.start], chunk.start, cells,
+                self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
             )  # fmt: skip
 
-        list(run_in_order(fill, self._chunks(), h.rows * h.dim))
+        # The loops begin where a block does.
+        begin = min(-(-span.start // h.block) * h.block, span.stop)
+        if begin > span.start:
+            out[: begin - span.start] = self.query(table, torch.arange(span.start, begin)).numpy()
+        list(run_in_order(fill, self._chunks(range(begin, span.stop)), h.rows * len(span)))
         return torch.from_numpy(out)
 
     def _collect(
@@ -166,9 +195,10 @@ class PermutedNumba(NumbaSelection):
         """The number of a row's first group."""
         return self.hash.first_group + row * self.hash.groups
 
-    def _chunks(self) -> list[range]:
+    def _chunks(self, span: range | None = None) -> list[range]:
+        span = range(self.hash.dim) if span is None else span
         step = max(CHUNK, self.hash.block)
-        return [range(at, min(at + step, self.hash.dim)) for at in range(0, self.hash.dim, step)]
+        return [range(at, min(at + step, span.stop)) for at in range(span.start, span.stop, step)]
 
 
 def _shares(width: int, count: int) -> list[range]:
@@ -179,10 +209,10 @@ def _shares(width: int, count: int) -> list[range]:
 
 
 def _parts(
-    pieces: list[Float[Tensor, "n _"]], vector: int, span: range
+    pieces: list[Float[Tensor, "n _"]], start: int, vector: int, span: range
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Those coordinates of a vector that lie in a span, as float32, and where each part begins."""
-    for first, piece in offsets(pieces):
+    for first, piece in offsets(pieces, start):
         begin, end = max(span.start - first, 0), min(span.stop - first, piece.shape[1])
         # What has 16 bits is widened a slice at a time.
         step = SLICE if piece.dtype != torch.float32 else max(end - begin, 1)

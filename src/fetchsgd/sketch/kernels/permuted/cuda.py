@@ -53,7 +53,9 @@ class PermutedTriton(TritonSelection):
             *keys,
         )  # fmt: skip
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         count = len(pieces[0])
         out = torch.empty(count, h.rows, h.cols, dtype=torch.float32, device=self.device)
@@ -63,7 +65,7 @@ class PermutedTriton(TritonSelection):
         shape = self._tile(TILE // vectors)
         tiles = -(-h.cols // (shape["T"] * shape["W"] * shape["P"]))
         grid = (tiles * h.rows, -(-count // vectors))
-        if len(pieces) == 1:
+        if pieces[0].shape[1] == h.dim:
             launch(
                 programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
@@ -71,7 +73,7 @@ class PermutedTriton(TritonSelection):
                 UNROLL=max(UNROLL // vectors, 1),
             )  # fmt: skip
         else:
-            segments = self._segments(pieces)
+            segments = self._segments(pieces, first)
             launch(
                 programs.gather_pieces, grid,
                 out, pieces[0], segments, len(segments), count, h.rows, h.cols, *self.numbers,
@@ -129,9 +131,16 @@ class PermutedTriton(TritonSelection):
             )  # fmt: skip
         return out
 
-    def estimate(self, table: Float32[Tensor, "rows cols"]) -> Float32[Tensor, " dim"]:
-        out = torch.empty(self.hash.dim, dtype=torch.float32, device=self.device)
-        launch(programs.write_estimates, self._spans(), out, *self._walk(table))
+    def estimate(
+        self, table: Float32[Tensor, "rows cols"], span: range | None = None
+    ) -> Float32[Tensor, " n"]:
+        span = range(self.hash.dim) if span is None else span
+        out = torch.empty(len(span), dtype=torch.float32, device=self.device)
+        begin, end = self._program_of(span.start), self._program_of(span.stop - 1) + 1
+        launch(
+            programs.write_estimates, (end - begin,),
+            out, begin, span.start, span.stop, *self._walk(table),
+        )  # fmt: skip
         return out
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
@@ -156,8 +165,11 @@ class PermutedTriton(TritonSelection):
         reached = loads.cumsum(dim=0)
         return largest[(reached < k).sum(dim=0, keepdim=True)]
 
-    def _segments(self, pieces: list[Float[Tensor, "n _"]]) -> Int64[Tensor, "segments 5"]:
+    def _segments(
+        self, pieces: list[Float[Tensor, "n _"]], first: int
+    ) -> Int64[Tensor, "segments 5"]:
         return _listed(
+            first,
             tuple(piece.shape[1] for piece in pieces),
             tuple(piece.data_ptr() for piece in pieces),
             tuple(piece.stride(0) for piece in pieces),
@@ -176,6 +188,12 @@ class PermutedTriton(TritonSelection):
         """Programs of a walk: each stays within one group."""
         return (-(-self.hash.width * self.hash.block // SPAN) * self.hash.groups,)
 
+    def _program_of(self, coordinate: int) -> int:
+        """The program of a walk that has a coordinate."""
+        size = self.hash.width * self.hash.block
+        group, within = divmod(coordinate, size)
+        return -(-size // SPAN) * group + within // SPAN
+
     def _walk(self, table: Float32[Tensor, "rows cols"]) -> tuple[object, ...]:
         """What every walk over the estimates takes, in the order of the programs' signatures."""
         h = self.hash
@@ -193,6 +211,7 @@ def _signed(word: int) -> int:
 
 @lru_cache(maxsize=8)
 def _listed(
+    first: int,
     lengths: tuple[int, ...],
     addresses: tuple[int, ...],
     strides: tuple[int, ...],
@@ -205,7 +224,6 @@ def _listed(
     Gradients often stay where they are from round to round, so the last lists are kept.
     """
     listed = []
-    first = 0
     for length, address, stride in zip(lengths, addresses, strides, strict=True):
         last = first + length
         for group in range(first // span, -(-last // span)):

@@ -220,7 +220,7 @@ def _estimates(
         mask = there
         if VECTOR == 1:  # where there is a cell for each coordinate, the last block may be cut
             mask = there & (at < cols)
-        cells = tl.load(table + row * cols + at, mask=mask, other=0.0)
+        cells = tl.load(table + tl.full((), row, tl.int64) * cols + at, mask=mask, other=0.0)
         cells = _in_place(cells, flip, 1, T, W, P, VECTOR)
         key = second ^ k3.to(tl.uint32, bitcast=True)
         bits = _sign_bits(t, place, flip * 0, key, sign_mask, BLOCK, T, W, P)
@@ -238,19 +238,20 @@ def _estimates(
     return coordinate, inside, tl.reshape(middle, (T, W, P))
 
 
-@triton.jit(do_not_specialize=RUN_TIME)
+@triton.jit(do_not_specialize=[*RUN_TIME, "program", "begin", "end"])
 def write_estimates(
-    out, table, dim, cols,
+    out, program, begin, end, table, dim, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
     ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
 ):  # fmt: skip
+    """Those of coordinates [begin, end), in programs from number `program` on."""
     at, inside, values = _estimates(
-        tl.program_id(0), table, dim, cols,
+        program + tl.program_id(0), table, dim, cols,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         BLOCK, T, W, P, VECTOR, ROWS, NETWORK, LOWER, UPPER,
     )  # fmt: skip
-    tl.store(out + at, values, mask=inside)
+    tl.store(out + (at - begin), values, mask=inside & (at >= begin) & (at < end))
 
 
 @triton.jit

@@ -55,7 +55,8 @@ def query_entries(
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             BLOCK,
         )  # fmt: skip
-        values = values + (negated(tl.load(table + row * cols + cell), sign),)
+        cells = table + tl.full((), row, tl.int64) * cols
+        values = values + (negated(tl.load(cells + cell), sign),)
     for step in tl.static_range(len(NETWORK)):
         values = exchange(values, NETWORK[step][0], NETWORK[step][1])
     if LOWER == UPPER:

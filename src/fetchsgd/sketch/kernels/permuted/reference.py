@@ -25,16 +25,18 @@ class PermutedReference(ReferenceKernels):
         self.hash = hash
         self.device = device
 
-    def sketch(self, pieces: list[Float[Tensor, "n _"]]) -> Float32[Tensor, "n rows cols"]:
+    def sketch(
+        self, pieces: list[Float[Tensor, "n _"]], first: int = 0
+    ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         halves = torch.zeros(
             2, len(pieces[0]), h.rows, h.cols, dtype=torch.float32, device=self.device
         )
-        for first, piece in slices(pieces):
-            for at, length in self._within_groups(first, piece.shape[1]):
-                indices = torch.arange(first + at, first + at + length, device=self.device)
+        for begin, piece in slices(pieces, first):
+            for at, length in self._within_groups(begin, piece.shape[1]):
+                indices = torch.arange(begin + at, begin + at + length, device=self.device)
                 values = piece[:, at : at + length].float()
-                tables = halves[int(first + at >= h.half)]
+                tables = halves[int(begin + at >= h.half)]
                 for row, (cells, signs) in enumerate(self._located(indices)):
                     tables[:, row, cells] += values * signs
         return halves[0] + halves[1]
@@ -45,7 +47,7 @@ class PermutedReference(ReferenceKernels):
         h = self.hash
         table = torch.zeros(h.rows, h.cols, dtype=torch.float32, device=self.device)
         span = h.width * h.block
-        counts = (indices // span).bincount(minlength=h.groups).tolist()
+        counts = torch.unique_consecutive(indices // span, return_counts=True)[1].tolist()
         for part, added in zip(indices.split(counts), values.split(counts), strict=True):
             for row, (cells, signs) in enumerate(self._located(part)):
                 table[row, cells] += added * signs

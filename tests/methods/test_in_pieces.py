@@ -1,0 +1,149 @@
+"""A step in pieces and in place does what a step does."""
+
+import pytest
+import torch
+
+from fetchsgd.methods import FetchSGD, in_pieces, reading_pieces
+from fetchsgd.methods.in_pieces import Largest, put_rounded
+from fetchsgd.server.grids import Float16Grid, Float32Grid, StepGrid
+from fetchsgd.server.ledger import Ledger
+from fetchsgd.server.rounds import Merged, Training, after_round
+
+CPU = torch.device("cpu")
+DIM = 5_011
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(in_pieces, "PIECE", {"cpu": 1000})
+
+
+def gradients(method, rounds):
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.rand(DIM, generator=generator) ** 4
+    for t in range(rounds):
+        yield method.message.compress(spread * torch.randn(DIM, generator=generator), t)
+
+
+def started(method):
+    """Without ties: with a flat prior all coordinates of a cell are equal."""
+    state = method.init(CPU)
+    if "variance" in state:
+        state["variance"] = torch.linspace(0.1, 1.0, DIM).square()
+    return state
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"revisit": 3.0, "nesterov": True},
+        {"mask_momentum": False},
+        {"decode": "unbiased", "rows": 3},
+        {"hash": "fixed", "rows": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("grid", [Float32Grid, Float16Grid])
+def test_sends_and_keeps_what_a_step_does(options, grid):
+    method = FetchSGD(dim=DIM, k=100, cols=500, **options)
+    deliver = grid((DIM,), torch.zeros(DIM)).deliver(grid((DIM,), None).start(torch.zeros(DIM)))
+    plain, own = started(method), started(method)
+    for t, table in enumerate(gradients(method, 3)):
+        sent, plain = method.step(table, plain, 0.1, deliver, round=t)
+        also, after = method.overwriting_step(table, own, 0.1, deliver, round=t)
+        if method.is_fresh:
+            assert after is own
+        own = after
+        assert torch.equal(also.sparse.indices, sent.sparse.indices)
+        torch.testing.assert_close(also.sparse.values, sent.sparse.values, rtol=1e-3, atol=1e-4)
+    assert own.keys() == plain.keys()
+    for name, part in plain.items():
+        torch.testing.assert_close(own[name], part, rtol=1e-3, atol=1e-4)
+
+
+def test_a_prior_is_flat_at_first():
+    method = FetchSGD(dim=DIM, k=100, cols=500)
+    [table] = gradients(method, 1)
+    _, plain = method.step(table, method.init(CPU), 0.1)
+    _, own = method.overwriting_step(table, method.init(CPU), 0.1)
+    torch.testing.assert_close(own["variance"], plain["variance"])
+
+
+def test_a_sample_is_enough_for_the_horizon(monkeypatch):
+    method = FetchSGD(dim=DIM, k=100, cols=250)
+    [table] = gradients(method, 1)
+    sketch = method.sketch.for_round(0)
+    horizons = []
+    for sampled in (DIM, 1000):
+        monkeypatch.setattr(reading_pieces, "SAMPLED", sampled)
+        cells = reading_pieces.PriorCells.of(sketch, table, started(method)["variance"])
+        horizons.append(cells.horizon(2.5))
+    assert horizons[0] > 0
+    assert abs(horizons[1] - horizons[0]) <= 0.5
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 100, 1000])
+def test_the_largest_are_those_of_lowest_index_among_equals(size):
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.randint(0, 20, (1000,), generator=generator).float()
+    found = Largest(100)
+    for first in range(0, 1000, size):
+        found.add(first, numbers[first : first + size])
+    expected = numbers.sort(descending=True, stable=True).indices[:100].sort().values
+    assert torch.equal(found.taken(), expected)
+
+
+def test_sixteen_bits_are_right_on_average():
+    """Of 2^16 equal numbers: five standard deviations of the mean are a chance of 6e-7."""
+    value, count = 1.0 + 1 / 3000, 1 << 16
+    into = torch.empty(count, dtype=torch.bfloat16)
+    put_rounded(into, torch.full((count,), value), torch.Generator().manual_seed(0))
+    assert set(into.tolist()) == {1.0, 1.0 + 2**-7}
+    deviation = 2**-7 * ((value - 1) * 2**7 * (1 - (value - 1) * 2**7)) ** 0.5 / count**0.5
+    assert abs(float(into.double().mean()) - value) < 5 * deviation
+    exact = torch.tensor([0.0, -2.5, torch.inf, -torch.inf])
+    put_rounded(into[:4], exact, torch.Generator().manual_seed(0))
+    assert torch.equal(into[:4].float(), exact)
+    put_rounded(into[:1], torch.tensor([torch.nan]), torch.Generator().manual_seed(0))
+    assert into[0].isnan()
+
+
+def test_a_state_of_sixteen_bits_trains_as_well():
+    """A quadratic, whose optimum a server reaches from what it carries; `step` is pure."""
+    target = torch.linspace(-1, 1, 200)
+    left = {}
+    for bits in (32, 16):
+        method = FetchSGD(dim=200, k=40, cols=100, state_bits=bits)
+        state, weights = method.init(CPU), torch.zeros(200)
+        for t in range(60):
+            before = {name: part.clone() for name, part in state.items()}
+            table = method.message.compress(weights - target, t)
+            sent, after = method.step(table, state, 0.05, round=t)
+            assert all(torch.equal(state[name], part) for name, part in before.items())
+            state, weights = after, weights - sent.sparse.to_dense()
+        assert {part.dtype.itemsize * 8 for part in state.values()} == {bits}
+        left[bits] = float((weights - target).norm() / target.norm())
+    assert left[32] < 0.2
+    assert left[16] < 1.2 * left[32] + 0.02
+
+
+@pytest.mark.parametrize("grid", [Float32Grid, Float16Grid, StepGrid])
+def test_a_round_may_overwrite_the_last(grid):
+    method = FetchSGD(dim=DIM, k=100, cols=500, hash="fixed")
+    origin = torch.linspace(-1, 1, DIM)
+    rule = grid((DIM,), origin)
+    ends = []
+    for overwrite in (False, True):
+        ledger = Ledger.new(DIM, 10, 5, rule.downloads(), CPU)
+        training = Training(0, rule.start(origin.clone()), method.init(CPU), ledger)
+        first = training.weights
+        for table in gradients(method, 4):
+            merged = Merged(table, torch.arange(3).numpy(), 0, 0.0, torch.zeros(()))
+            training = after_round(training, merged, 0.1, method, rule, overwrite=overwrite)
+        assert (training.weights is first) == overwrite
+        ends.append(training)
+    plain, own = ends
+    assert torch.equal(plain.weights, own.weights)
+    assert torch.equal(plain.place.steps, own.place.steps)
+    assert torch.equal(plain.ledger.changed, own.ledger.changed)
