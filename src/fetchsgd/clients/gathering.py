@@ -18,7 +18,7 @@ from fetchsgd.clients.batches import Batch, Cohort, rounded_up
 from fetchsgd.clients.dropout import example_keys
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.tasks.base import Augment, Clients
-from fetchsgd.trees import Tree, flatten_clients, tree_map
+from fetchsgd.trees import Tree, at, flatten_clients, tree_map
 
 
 @dataclass(frozen=True)
@@ -47,38 +47,73 @@ class Gatherer:
     few_shapes: bool = False
     draws: DropoutSeed | None = None
 
-    def gather_batch(self, clients: NDArray[np.int64], round: int) -> Batch:
-        """All clients' examples as one batch, augmented."""
+    def gather_batch(
+        self, clients: NDArray[np.int64], round: int, only: NDArray[np.int64] | None = None
+    ) -> Batch:
+        """All clients' examples as one batch, augmented.
+
+        only: those of the clients at these places alone, each with its share in the whole.
+        """
         padded, sizes = self.data.rows(clients)
         present = np.arange(padded.shape[1]) < sizes[:, None]
         rows = padded[present]
         shares = np.repeat(self._shares(sizes) / sizes, sizes)
-        if self._pads:
-            missing = rounded_up(len(rows)) - len(rows)
-            rows, shares = np.pad(rows, (0, missing), "edge"), np.pad(shares, (0, missing))
+        if only is not None:
+            chosen = np.flatnonzero(np.repeat(np.isin(np.arange(len(clients)), only), sizes))
+            if self.augment is not None:
+                return self._part_of_augmented(rows, shares, chosen, round)
+            rows, shares = rows[chosen], shares[chosen]
+        rows, shares = self._filled_up(rows), self._filled_up(shares, "constant")
         inputs, targets = self.data.read(rows, round)
         keys = self._keys(rows, round)
         shares = shares.astype(np.float32)
         return Batch(self._augmented(inputs, round), targets, self._on_device(shares), keys)
 
-    def gather(self, clients: NDArray[np.int64], round: int) -> Cohort:
+    def _part_of_augmented(
+        self,
+        rows: NDArray[np.int64],
+        shares: NDArray[np.float64],
+        chosen: NDArray[np.int64],
+        round: int,
+    ) -> Batch:
+        """Some examples of a batch, changed as if all of them were there: one draw is for all."""
+        inputs, targets = self.data.read(self._filled_up(rows), round)
+        inputs = self._augmented(inputs, round)
+        places = self._filled_up(chosen)
+        index = self._on_device(places)
+        own_shares = self._filled_up(shares[chosen], "constant").astype(np.float32)
+        keys = self._keys(rows[places], round)
+        return Batch(at(inputs, index), at(targets, index), self._on_device(own_shares), keys)
+
+    def _filled_up(self, numbers: NDArray[Any], mode: Any = "edge") -> NDArray[Any]:
+        """To one of a few lengths, where that is asked for."""
+        missing = rounded_up(len(numbers)) - len(numbers) if self._pads else 0
+        return np.pad(numbers, (0, missing), mode) if missing else numbers
+
+    def gather(
+        self, clients: NDArray[np.int64], round: int, only: NDArray[np.int64] | None = None
+    ) -> Cohort:
         """The same client by client."""
         rows, sizes = self.data.rows(clients)
         if self._pads:
             missing = rounded_up(rows.shape[1]) - rows.shape[1]
             rows = np.pad(rows, ((0, 0), (0, missing)), "edge")
+        shares = self._shares(sizes).astype(np.float32)
+        if only is not None and self.augment is None:
+            rows, sizes, shares, only = rows[only], sizes[only], shares[only], None
         present = np.arange(rows.shape[1]) < sizes[:, None]
         inputs, targets = self.data.read(rows, round)
         if self.augment is not None:
             flat = self._augmented(flatten_clients(inputs), round)
             inputs = tree_map(lambda part: part.unflatten(0, rows.shape), flat)
-        return Cohort(
+        cohort = Cohort(
             inputs,
             targets,
             self._on_device(present),
-            self._on_device(self._shares(sizes).astype(np.float32)),
+            self._on_device(shares),
             self._keys(rows, round),
         )
+        return cohort if only is None else cohort.part(self._on_device(only))
 
     def _keys(self, rows: NDArray[np.int64], round: int) -> Tensor | None:
         """By which dropout drops."""
@@ -89,9 +124,14 @@ class Gatherer:
         base = number(self.draws.seed, "model", round)
         return self._on_device(example_keys(base, owners + self.draws.first_client, within))
 
+    def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many examples each client has."""
+        found: NDArray[np.int64] = self.data.offsets[clients + 1] - self.data.offsets[clients]
+        return found
+
     def weights(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """What each client counts, as a whole number: one, or its examples."""
-        sizes = self.data.rows(clients)[1].astype(np.int64)
+        sizes = self.sizes(clients).astype(np.int64)
         return sizes if self.averaging == "examples" else np.ones_like(sizes)
 
     def _shares(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:

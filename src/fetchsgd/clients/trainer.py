@@ -170,8 +170,8 @@ class Trainer:
         local = weights  # shared in the first step, which then costs half as much
         first_losses: Tensor | None = None
         step = 0
-        for _ in range(work.epochs):
-            order = cohort.shuffled(generator) if size < most else None
+        for epoch in range(work.epochs):
+            order = cohort.shuffled(generator, epoch) if size < most else None
             for start in range(0, most, size):
                 batch = cohort if order is None else cohort.take(order[:, start : start + size])
                 gradients, losses = self._gradients(local, batch.later(step))

@@ -1,0 +1,126 @@
+"""Commands in several processes at once, as torchrun starts them: who speaks, and how they end.
+
+A mistake is every process's, and a person wants to read of it once. A process that dies takes the
+others with it: they notice when they next wait for it, or when torchrun ends them by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+from fetchsgd.cli.going_on import STOPPED
+from fetchsgd.errors import DivergedError, MachineError, UserError
+from fetchsgd.ranks import LostError, Ranks, joined, started_together
+
+PATIENCE = 3.0  # seconds that others leave to the first process, to say what is wrong
+GRACE = 10.0  # seconds from a signal to the end; torchrun kills after 30
+TOLD = "told"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def together() -> Iterator[Ranks]:
+    """All processes of a command; what goes wrong is told by one of them."""
+    if not started_together():
+        with joined() as alone:
+            yield alone
+        return
+    with ended_by_signals(), joined() as ranks:
+        try:
+            yield ranks
+        except (UserError, DivergedError) as error:
+            _ignore_signals()
+            if _tells(ranks):
+                raise
+            raise typer.Exit(exit_code(error)) from error
+
+
+def refuse_together(command: str) -> None:
+    """For commands that train many models: one process starts the others as it needs them."""
+    if started_together():
+        with together() as ranks:
+            if ranks.size > 1:
+                raise UserError(
+                    f"fetchsgd {command} starts its runs itself: run it without torchrun; --jobs "
+                    "says how many at the same time, and spreads them over the GPUs"
+                )
+
+
+def exit_code(error: UserError | DivergedError) -> int:
+    if isinstance(error, DivergedError):
+        return 3
+    return 4 if isinstance(error, MachineError) else 2
+
+
+def _tells(ranks: Ranks) -> bool:
+    """Whether this process is the one that speaks: the first, or one that waited for it in vain."""
+    store = ranks.store
+    assert store is not None
+    try:
+        until = time.monotonic() + PATIENCE
+        while not ranks.is_first and time.monotonic() < until:
+            if store.check([TOLD]):
+                return False
+            time.sleep(0.02)
+        return int(store.add(TOLD, 1)) == 1
+    except RuntimeError:  # the store was another process's, which has ended
+        return True
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGINT is Ctrl-C, SIGTERM that another process has died. Either ends this one soon.
+
+    While a process waits for others inside of torch, Python handles no signal; a thread sees to it
+    that it ends all the same.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    over = threading.Event()
+    before = {number: signal.signal(number, _end) for number in SIGNALS}
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(read, over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            # While a process ends, torchrun may still tell it to.
+            signal.signal(number, signal.SIG_IGN if sys.exc_info()[0] else handler)
+        os.close(write)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    _ignore_signals()
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise LostError("another process of this run has ended, or torchrun was told to end")
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _watch(read: int, over: threading.Event) -> None:
+    signals = os.read(read, 1)
+    os.close(read)
+    if signals and not over.wait(GRACE):
+        code = STOPPED if signals[0] == signal.SIGINT else 4
+        print(
+            "error: this process was told to end while it waited for another one that has ended; "
+            "--resume goes on from the last checkpoint",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(code)
