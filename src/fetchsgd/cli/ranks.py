@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -22,8 +22,9 @@ from fetchsgd.errors import DivergedError, MachineError, UserError
 from fetchsgd.ranks import LostError, Ranks, joined, started_together
 
 PATIENCE = 3.0  # seconds that others leave to the first process, to say what is wrong
+LISTENING = 1.0  # seconds that it leaves to them, to hear that it has
 GRACE = 10.0  # seconds from a signal to the end; torchrun kills after 30
-TOLD = "told"
+TOLD, HEARD = "told", "heard"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -66,14 +67,24 @@ def _tells(ranks: Ranks) -> bool:
     store = ranks.store
     assert store is not None
     try:
-        until = time.monotonic() + PATIENCE
-        while not ranks.is_first and time.monotonic() < until:
-            if store.check([TOLD]):
-                return False
-            time.sleep(0.02)
-        return int(store.add(TOLD, 1)) == 1
+        if not ranks.is_first and _comes(lambda: store.check([TOLD]), PATIENCE):
+            store.add(HEARD, 1)
+            return False
+        tells = int(store.add(TOLD, 1)) == 1
+        if ranks.is_first:  # who may keep the store, and must not take it away too soon
+            _comes(lambda: int(store.add(HEARD, 0)) == ranks.size - 1, LISTENING)
     except RuntimeError:  # the store was another process's, which has ended
         return True
+    return tells
+
+
+def _comes(is_there: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if is_there():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @contextmanager

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from itertools import count
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from fetchsgd.errors import UserError
@@ -33,10 +34,7 @@ def joined() -> Iterator[Ranks]:
         yield ALONE
         return
     was_there = dist.is_initialized()
-    try:
-        store, rank, size = next(rendezvous("env://"))
-    except RuntimeError as error:
-        raise LostError(f"the other processes of this run cannot be reached: {error}") from error
+    store, rank, size = _met()
     store = PrefixStore(f"fetchsgd/{next(RUNS)}", store)
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
@@ -44,6 +42,15 @@ def joined() -> Iterator[Ranks]:
     # Not after an error: where a process is missing, to end in order might take for ever.
     if dist.is_initialized() and not was_there:
         dist.destroy_process_group()
+
+
+@cache  # one for all runs of a process: others may hold on to what the first keeps for them
+def _met() -> tuple[Store, int, int]:
+    try:
+        store, rank, size = next(rendezvous("env://"))
+    except RuntimeError as error:
+        raise LostError(f"the other processes of this run cannot be reached: {error}") from error
+    return store, rank, size
 
 
 def device_of(ranks: Ranks, device: torch.device) -> torch.device:

@@ -11,8 +11,8 @@ from fetchsgd.errors import UserError
 from fetchsgd.ranks import Ranks
 from fetchsgd.ranks.joining import connect
 from fetchsgd.runs.checkpoint import Saved, read_checkpoint
-from fetchsgd.runs.settings import changes
 from fetchsgd.runs.setup import Setup
+from fetchsgd.runs.toml_files import Settings
 
 
 def check_together(ranks: Ranks, setup: Setup) -> None:
@@ -25,19 +25,25 @@ def check_together(ranks: Ranks, setup: Setup) -> None:
             "train.diagnose looks at all clients' gradients, and each of several processes has "
             "those of its own clients alone; leave it out, or train in one process"
         )
-    for rank, said in enumerate(ranks.all_say(json.dumps(config.settings))):
-        differing = changes(json.loads(said), config.settings)
-        if differing:
-            raise UserError(
-                f"process {rank} of this run was started with other settings than process "
-                f"{ranks.rank}: {differing[0]}"
-            )
+    _check_settings([json.loads(said) for said in ranks.all_say(json.dumps(config.settings))])
     data = config.task.train
     has = (
         f"{data.num_clients:,} clients, {data.offsets[-1]:,} examples, {setup.model.dim:,} weights"
     )
     ranks.must_agree("the data or the models", has)
     connect(ranks, setup.device)
+
+
+def _check_settings(of_each: list[Settings]) -> None:
+    for rank, settings in enumerate(of_each):
+        for section, first in of_each[0].items():
+            own = settings.get(section, {})
+            for key in (key for key in {**first, **own} if first.get(key) != own.get(key)):
+                raise UserError(
+                    f"the processes of this run were started with different settings: {section}."
+                    f"{key} is {first.get(key)!r} in process 0 and {own.get(key)!r} in process "
+                    f"{rank}"
+                )
 
 
 def from_first(ranks: Ranks, folder: Path, device: torch.device) -> Saved | None:
