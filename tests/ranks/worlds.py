@@ -151,7 +151,7 @@ def commands(folder: Path) -> None:
     found = {}
     for name, words, signals in scenes:
         out = folder / words[-1] if signals else None
-        codes = world(2, lambda rank, words=words: _command(folder, words), folder, signals, out)
+        codes = world(2, lambda _, words=words: _command(folder, words), folder, signals, out)
         said = [(folder / f"said-{rank}.txt").read_text() for rank in range(2)]
         found[name] = {"codes": codes, "said": said}
     (folder / "commands.json").write_text(json.dumps(found))

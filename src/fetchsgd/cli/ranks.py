@@ -23,7 +23,7 @@ from fetchsgd.ranks import LostError, Ranks, joined, started_together
 
 PATIENCE = 3.0  # seconds that others leave to the first process, to say what is wrong
 LISTENING = 1.0  # seconds that it leaves to them, to hear that it has
-GRACE = 10.0  # seconds from a signal to the end; torchrun kills after 30
+GRACE = 10.0  # seconds until a signal is noticed; torchrun kills after 30
 TOLD, HEARD = "told", "heard"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -96,14 +96,22 @@ def ended_by_signals() -> Iterator[None]:
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
-    over = threading.Event()
-    before = {number: signal.signal(number, _end) for number in SIGNALS}
+    noticed = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        noticed.set()
+        _ignore_signals()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise LostError("another process of this run has ended, or torchrun was told to end")
+
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(read, over), daemon=True).start()
+    threading.Thread(target=_watch, args=(read, noticed), daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        noticed.set()
         signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             # While a process ends, torchrun may still tell it to.
@@ -111,25 +119,18 @@ def ended_by_signals() -> Iterator[None]:
         os.close(write)
 
 
-def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    _ignore_signals()
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise LostError("another process of this run has ended, or torchrun was told to end")
-
-
 def _ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _watch(read: int, over: threading.Event) -> None:
+def _watch(read: int, noticed: threading.Event) -> None:
     signals = os.read(read, 1)
     os.close(read)
-    if signals and not over.wait(GRACE):
+    if signals and not noticed.wait(GRACE):
         code = STOPPED if signals[0] == signal.SIGINT else 4
         print(
-            "error: this process was told to end while it waited for another one that has ended; "
+            "error: this process was told to end while it waited for one that has ended before; "
             "--resume goes on from the last checkpoint",
             file=sys.stderr,
             flush=True,
