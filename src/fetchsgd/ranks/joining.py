@@ -83,7 +83,6 @@ def connect(ranks: Ranks, device: torch.device) -> None:
         rank=ranks.rank,
         world_size=ranks.size,
         timeout=timedelta(seconds=PATIENCE),
-        device_id=None if shares_a_gpu else device,
     )
 
 
