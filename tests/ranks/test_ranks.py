@@ -18,7 +18,7 @@ from fetchsgd.simulation.spread import Spread
 PROGRAM = Path(__file__).with_name("worlds.py")
 WAYS = [
     "one pass", "one step", "few bits", "one step for all", "sums", "weighted sums", "choosing",
-    "remembering", "local batches", "private", "shaken", "shaken one by one",
+    "remembering", "local batches", "private", "private sums", "shaken", "shaken one by one",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_three_processes_train_what_one_does(folder, way):
     (weights, lines), ranks = found(folder, way)
     for others, _ in ranks:
         assert torch.equal(others, ranks[0][0])
-    if way in ("sums", "weighted sums"):
+    if "sums" in way:
         assert torch.equal(ranks[0][0], weights)
     torch.testing.assert_close(ranks[0][0], weights, rtol=1e-4, atol=1e-5)
     for line, own in zip(lines, ranks[0][1], strict=True):
@@ -56,6 +56,13 @@ def test_every_process_knows_what_was_measured(folder):
     for way in WAYS:
         _, ranks = found(folder, way)
         assert all(lines == ranks[0][1] for _, lines in ranks)
+
+
+def test_noise_that_nobody_can_predict_is_the_same_in_all_processes(folder):
+    (alone, _), ranks = found(folder, "private by a secret")
+    for weights, _ in ranks:
+        assert torch.equal(weights, ranks[0][0])
+    assert not torch.allclose(ranks[0][0], alone, rtol=1e-2)
 
 
 def test_a_run_goes_on_with_other_numbers_of_processes(folder):

@@ -46,9 +46,8 @@ def shaken(seed: int = 0) -> Task:
     )
 
 
-CENTRAL = {
-    "privacy": {"mode": "central", "noise": 0.5, "quantile": 0.5, "clip": 0.5, "random": "seed"}
-}
+CENTRAL = {"mode": "central", "noise": 0.5, "quantile": 0.5, "clip": 0.5}
+DISTRIBUTED = {"mode": "distributed", "mechanism": "skellam", "noise": 2.0, "clip": 0.5}
 MODULAR = {"upload": {"sum": "modular", "sum_bits": 12}}
 # Settings that send by each of the ways there are.
 WAYS = {
@@ -61,7 +60,9 @@ WAYS = {
     "choosing": {"method": "local_topk"},
     "remembering": {"method": "local_topk", "local_error": True, "local_momentum": 0.5},
     "local batches": {"method": "fedavg", "local": {"epochs": 2, "batch_size": 2}},
-    "private": {"method": "fetchsgd", **CENTRAL},
+    "private": {"method": "fetchsgd", "privacy": {**CENTRAL, "random": "seed"}},
+    "private by a secret": {"method": "fetchsgd", "privacy": {**CENTRAL, "random": "secret"}},
+    "private sums": {"method": "fetchsgd", "privacy": {**DISTRIBUTED, "random": "seed"}, **MODULAR},
     "shaken": {"task": shaken, "method": "uncompressed"},
     "shaken one by one": {"task": shaken, "method": "local_topk", "averaging": "examples"},
 }
@@ -80,7 +81,10 @@ def _train_all(folder: Path, size: int, rank: int) -> None:
     for name, settings in WAYS.items():
         result = fs.simulate(**{"task": tiny, **ALWAYS, **settings})
         weights = parameters_to_vector(result.model.parameters()).detach()
-        lines = [{k: v for k, v in line.items() if k != "seconds"} for line in result.history]
+        lines = [
+            {name: value for name, value in line.items() if name != "seconds" and value is not None}
+            for line in result.history
+        ]
         torch.save([weights, lines], folder / f"{name}-{size}-{rank}.pt")
 
 

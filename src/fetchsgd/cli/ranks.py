@@ -48,12 +48,11 @@ def together() -> Iterator[Ranks]:
 def refuse_together(command: str) -> None:
     """For commands that train many models: one process starts the others as it needs them."""
     if started_together():
-        with together() as ranks:
-            if ranks.size > 1:
-                raise UserError(
-                    f"fetchsgd {command} starts its runs itself: run it without torchrun; --jobs "
-                    "says how many at the same time, and spreads them over the GPUs"
-                )
+        with together():
+            raise UserError(
+                f"fetchsgd {command} starts its runs itself: run it without torchrun; --jobs says "
+                "how many at the same time, and spreads them over the GPUs"
+            )
 
 
 def exit_code(error: UserError | DivergedError) -> int:
