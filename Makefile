@@ -58,6 +58,7 @@ bench: setup
 	$(BIN)/python benchmarks/rounds.py --device cpu --out $(RESULTS)/rounds-cpu.json
 	$(BIN)/python benchmarks/wire.py --device cpu --out $(RESULTS)/wire-cpu.json
 	$(BIN)/python benchmarks/windows.py --device cpu --out $(RESULTS)/windows-cpu.json
+	$(BIN)/python benchmarks/ranks.py --out $(RESULTS)/ranks-cpu.json
 	$(BIN)/python benchmarks/diagnose.py --device cpu --out $(RESULTS)/diagnose-cpu.json
 	@if $(HAS_GPU); then \
 		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \
@@ -94,7 +95,7 @@ demo-private: setup
 	$(BIN)/python -m fetchsgd.flower.demo --private --out runs/demo-private
 
 test-federation: setup
-	$(BIN)/python -m pytest tests/flower -m "federation or not federation"
+	$(BIN)/python -m pytest tests/flower tests/ranks -m "federation or not federation"
 
 # 20 SuperNodes, 100 rounds: fails where the memory of any process grows.
 soak-federation: setup

@@ -240,7 +240,7 @@ def test_blocks_of_examples_change_nothing(monkeypatch, method, sets, averaging,
     weights = run.setup.model.weights()
     whole = run.cohort(weights, COHORT, 0.1, 0, None)
     monkeypatch.setattr("fetchsgd.clients.gathering.MOST_EXAMPLES", most)
-    sizes = [len(block.shares) for _, block in run.cohort.gatherer.batches(COHORT, 0)]
+    sizes = [len(block.shares) for _, _, block in run.cohort.gatherer.batches(COHORT, 0)]
     assert len(sizes) == 5 if most == 1 else 1 < len(sizes) < 5
     parts = run.cohort(weights, COHORT, 0.1, 0, None)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-6)
@@ -251,10 +251,10 @@ def test_blocks_of_examples_change_nothing(monkeypatch, method, sets, averaging,
 def test_few_examples_are_one_block_to_the_bit():
     run = make("fetchsgd", "weight_decay=0.1")
     gatherer = run.cohort.gatherer
-    [(share, block)] = gatherer.batches(COHORT, 3)
+    [(share, _, block)] = gatherer.batches(COHORT, 3)
     batch = gatherer.gather_batch(COHORT, 3)
     assert share == 1
     assert torch.equal(block.inputs, batch.inputs)
     assert torch.equal(block.shares, batch.shares)
-    [cohort] = gatherer.cohorts(COHORT, 3)
+    [(_, _, cohort)] = gatherer.cohorts(COHORT, 3)
     assert torch.equal(cohort.weights, gatherer.gather(COHORT, 3).weights)

@@ -13,6 +13,7 @@ from fetchsgd import __version__
 from fetchsgd.cli.lists import methods, tasks
 from fetchsgd.cli.output import complain
 from fetchsgd.cli.privacy import privacy
+from fetchsgd.cli.ranks import exit_code
 from fetchsgd.cli.report import report
 from fetchsgd.cli.reproduce import reproduce
 from fetchsgd.cli.settings import settings
@@ -20,7 +21,7 @@ from fetchsgd.cli.status import status
 from fetchsgd.cli.sweep import demo, sweep
 from fetchsgd.cli.theory import theory
 from fetchsgd.cli.train import train
-from fetchsgd.errors import DivergedError, MachineError, UserError, from_os
+from fetchsgd.errors import DivergedError, UserError, from_os
 from fetchsgd.extras import how_to_install
 from fetchsgd.runs.settings.meanings import MEANINGS
 from fetchsgd.runs.settings.synonyms import ours
@@ -31,7 +32,8 @@ EXIT_CODES = """\
      rows that 'reproduce' could not have again
 2    a mistake in what was asked for, with a sentence; also a package that is not installed
 3    the run diverged, now or before it was resumed
-4    the machine's trouble: a full disk, a file that may not be read
+4    the machine's trouble: a full disk, a file that may not be read, a process that has died
+     among several that train together
 130  stopped with Ctrl-C"""
 
 
@@ -110,10 +112,10 @@ def main() -> None:
         sys.exit(4)
     except UserError as error:
         complain(f"error: {error}")
-        sys.exit(4 if isinstance(error, MachineError) else 2)
+        sys.exit(exit_code(error))
     except DivergedError as error:
         complain(f"diverged: {error}")
-        sys.exit(3)
+        sys.exit(exit_code(error))
     except ModuleNotFoundError as error:
         sentence = how_to_install(error.name)
         if sentence is None:

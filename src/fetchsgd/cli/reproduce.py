@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from fetchsgd.cli.output import complain, console, say
+from fetchsgd.cli.ranks import refuse_together
 from fetchsgd.cli.sweep import Jobs, run_all
 from fetchsgd.errors import UserError
 from fetchsgd.formatting import format_duration, format_metric, plural
@@ -54,6 +55,7 @@ def reproduce(
     if not names:
         _list(rows)
         return
+    refuse_together("reproduce")
     chosen = choose_rows(rows, names)
     with _folder(out) as folder:
         compared = _run(chosen, folder, jobs, device)

@@ -12,6 +12,7 @@ import typer
 from fetchsgd.cli.display import SweepDisplay
 from fetchsgd.cli.going_on import STOPPED
 from fetchsgd.cli.output import complain, console, say
+from fetchsgd.cli.ranks import refuse_together
 from fetchsgd.cli.report import make_report
 from fetchsgd.formatting import format_metric, format_ratio, plural
 from fetchsgd.simulation.sweep import Planned, plan, read_sweep
@@ -40,6 +41,7 @@ def sweep(
     FILE.toml holds settings and [[sweep]] entries. Runs that have ended are skipped, runs that
     were interrupted are resumed.
     """
+    refuse_together("sweep")
     _complain(run_all(read_sweep(file), out, jobs, changed))
 
 
@@ -51,6 +53,7 @@ def demo(
     changed: WhenChanged = Changed.REFUSE,
 ) -> None:
     """Compare all five methods on the bundled digits, in about two minutes."""
+    refuse_together("demo")
     content = tomllib.loads(files("fetchsgd").joinpath("demo.toml").read_text())
     planned = plan(content, "the demo")
     say(f"{len(planned)} runs on {content['task']['name']}, {jobs} at the same time")

@@ -10,15 +10,17 @@ import typer
 from fetchsgd.cli.display import watching
 from fetchsgd.cli.going_on import STOPPED, settings_of, what_is_left, where_it_stands
 from fetchsgd.cli.output import complain, console, say
+from fetchsgd.cli.ranks import together
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.formatting import UNKNOWN, format_bytes, format_clock, format_ratio
+from fetchsgd.ranks import LostError, Ranks
 from fetchsgd.runs.checkpoint import need_safetensors
 from fetchsgd.runs.endpoint import Endpoint, Newest, served
 from fetchsgd.runs.recorder import Progress, Watch
 from fetchsgd.runs.settings import Config, merge
 from fetchsgd.runs.toml_files import Settings, read_toml
+from fetchsgd.simulation import Run
 from fetchsgd.simulation.prepare import Prepared, prepare
-from fetchsgd.simulation.run import Run
 from fetchsgd.tasks import TASKS
 
 Setting = Annotated[
@@ -75,9 +77,28 @@ def train(
     TASK is the name of a task, or your own function as package.module:function. FILE.toml holds
     settings, one section each for the task, the method and so on. RUN is a run folder, whose
     settings are in it: 'fetchsgd train RUN --resume' goes on with it.
+
+    Several processes share the clients: torchrun --nproc-per-node=4 -m fetchsgd train ...
     """
     need_safetensors()
-    assignments = settings or []
+    with together() as ranks:
+        _train(
+            ranks, what, method, settings or [], preset, budget, out, epochs, resume, metrics_port
+        )
+
+
+def _train(
+    ranks: Ranks,
+    what: str,
+    method: str | None,
+    assignments: list[str],
+    preset: str | None,
+    budget: str | None,
+    out: Path | None,
+    epochs: float | None,
+    resume: bool,
+    metrics_port: int,
+) -> None:
     if resume and out is None:
         if method or preset or budget:
             raise UserError(
@@ -88,10 +109,19 @@ def train(
         given = _given(what, method, preset)
         assignments = [*assignments, *([] if epochs is None else [f"train.epochs={epochs}"])]
     prepared = prepare(
-        given, assignments, preset=preset, budget=budget, resumed=out if resume else None
+        given,
+        assignments,
+        preset=preset,
+        budget=budget,
+        resumed=out if resume else None,
+        ranks=ranks,
     )
     run = prepared.run
+    if not ranks.is_first:
+        _follow(run, ranks, out, resume)
+        return
     folder = out or _fresh_folder(run.config)
+    ranks.first_says(str(folder))
     _introduce(prepared, folder)
     if resume:
         say(where_it_stands(folder, run.setup.rounds))
@@ -104,6 +134,8 @@ def train(
     except KeyboardInterrupt as error:
         complain(what_is_left(folder, run.setup.rounds))
         raise typer.Exit(STOPPED) from error
+    except LostError as error:
+        raise LostError(f"{error}; {what_is_left(folder, run.setup.rounds)}") from error
     _tell(result, folder)
 
 
@@ -119,6 +151,17 @@ def _both(watch: Watch, endpoint: Endpoint | None, run: Run) -> Watch:
         watch(seen)
 
     return tell
+
+
+def _follow(run: Run, ranks: Ranks, out: Path | None, resume: bool) -> None:
+    """A process that has its share of the work, and says nothing of it."""
+    folder = Path(ranks.first_says(str(out)))
+    try:
+        run.execute(folder, resume)
+    except KeyboardInterrupt as error:
+        raise typer.Exit(STOPPED) from error
+    except LostError as error:
+        raise LostError(f"{error}; to go on: fetchsgd train {folder} --resume") from error
 
 
 def _given(what: str, method: str | None, preset: str | None) -> Settings:

@@ -35,6 +35,8 @@ class Cohort:
     present: Bool[Tensor, "n m"]
     weights: Float32[Tensor, " n"]  # they sum to one
     keys: Int64[Tensor, "n m"] | None = None  # by which dropout drops
+    # Numbers from 0 to 1 that order examples, where they are drawn for more clients than these.
+    orders: Float32[Tensor, "n epochs m"] | None = None
 
     @property
     def examples(self) -> Tree:
@@ -48,9 +50,10 @@ class Cohort:
         inputs, targets = flatten_clients(self.inputs), flatten_clients(self.targets)
         return Batch(inputs, targets, shares.flatten(), flatten_clients(self.keys))
 
-    def part(self, chosen: slice) -> Cohort:
-        inputs, targets, keys = at((self.inputs, self.targets, self.keys), chosen)
-        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen], keys)
+    def part(self, chosen: slice | Int64[Tensor, " k"]) -> Cohort:
+        trees = self.inputs, self.targets, self.keys, self.orders
+        inputs, targets, keys, orders = at(trees, chosen)
+        return Cohort(inputs, targets, self.present[chosen], self.weights[chosen], keys, orders)
 
     def alone(self, client: int) -> Batch:
         """One client, which counts fully."""
@@ -74,10 +77,13 @@ class Cohort:
         """The same examples in another local step, where dropout drops other numbers."""
         return self if self.keys is None else replace(self, keys=next_step(self.keys, step))
 
-    def shuffled(self, generator: torch.Generator) -> Tensor:
+    def shuffled(self, generator: torch.Generator, epoch: int = 0) -> Tensor:
         """A random order of each client's examples, absent ones last."""
-        shape, device = self.present.shape, self.present.device
-        keys = torch.rand(shape, generator=generator, device=device)
+        if self.orders is None:
+            shape, device = self.present.shape, self.present.device
+            keys = torch.rand(shape, generator=generator, device=device)
+        else:
+            keys = self.orders[:, epoch]
         return keys.masked_fill(~self.present, 2.0).argsort(dim=1)
 
 

@@ -117,8 +117,8 @@ def local_batches(
         for batch in _endless(cohort, work.steps, size, generator):
             yield batch, 0
     else:
-        for _ in range(work.epochs):
-            order = cohort.shuffled(generator)
+        for epoch in range(work.epochs):
+            order = cohort.shuffled(generator, epoch)
             for start in range(0, most, size):
                 yield cohort.take(order[:, start : start + size]), start
 
@@ -133,7 +133,7 @@ def _endless(cohort: Cohort, steps: int, size: int, generator: torch.Generator) 
     for step in range(steps):
         if any(step % batches == 0 for batches in on_host):
             begins = (step % per_pass == 0)[:, None]
-            order[:, :most] = torch.where(begins, cohort.shuffled(generator), order[:, :most])
+            order[:, :most] = torch.where(begins, cohort.shuffled(generator, step), order[:, :most])
         places = size * (step % per_pass)[:, None] + torch.arange(size, device=device)
         batch = cohort.take(order.gather(1, places))
         yield batch.with_present(batch.present & (places < counts[:, None]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -120,10 +121,15 @@ def saved_round(folder: Path) -> int | None:
         return None
 
 
-def load_checkpoint(
-    folder: Path, start: Training, downloads: Downloads, device: torch.device
-) -> Checkpoint | None:
-    """What was saved, None if the run had not come that far. `start` is its beginning."""
+class Saved(NamedTuple):
+    """What a checkpoint file holds."""
+
+    about: dict[str, str]
+    tensors: Tensors
+
+
+def read_checkpoint(folder: Path, device: torch.device) -> Saved | None:
+    """What was saved, None if the run had not come that far."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -131,17 +137,35 @@ def load_checkpoint(
 
     try:
         with safe_open(path, "pt", device=str(device)) as file:
-            about = file.metadata()
-            groups: dict[str, Tensors] = {"": {}}
-            for name in file.keys():  # noqa: SIM118
-                group, dot, rest = name.partition(".")
-                own = groups.setdefault(group if dot else "", {})
-                own[rest if dot else name] = file.get_tensor(name)
-        return _restored(about, groups, start, downloads, device)
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            names = file.keys()
+            return Saved(file.metadata() or {}, {name: file.get_tensor(name) for name in names})
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
+
+
+def load_checkpoint(
+    folder: Path, start: Training, downloads: Downloads, device: torch.device
+) -> Checkpoint | None:
+    """Where the run of a folder stood, None if nothing is saved. `start` is its beginning."""
+    saved = read_checkpoint(folder, device)
+    return None if saved is None else restored(saved, folder, start, downloads, device)
+
+
+def restored(
+    saved: Saved, folder: Path, start: Training, downloads: Downloads, device: torch.device
+) -> Checkpoint:
+    """Where a run stood, from what a checkpoint of its folder holds."""
+    groups: dict[str, Tensors] = {"": {}}
+    for name, part in saved.tensors.items():
+        group, dot, rest = name.partition(".")
+        own = groups.setdefault(group if dot else "", {})
+        own[rest if dot else name] = part
+    try:
+        return _restored(saved.about, groups, start, downloads, device)
+    except (KeyError, ValueError, TypeError) as error:
         if isinstance(error, UserError):
             raise UserError(f"cannot resume {folder}: {error}") from error
-        raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
+        raise UserError(f"{folder / FILE} is not a checkpoint of this program: {error}") from error
 
 
 def _restored(

@@ -123,7 +123,11 @@ def unless_diverged(result: Line, folder: Path) -> Line:
 
 
 class Recorder:
-    """For one run in one folder."""
+    """For one run in one folder.
+
+    end: the last round, if it is not that of the settings. whole: makes a training whole of which
+    each process has a part, to save it.
+    """
 
     def __init__(
         self,
@@ -134,7 +138,9 @@ class Recorder:
         watch: Watch | None = None,
         beside: dict[str, Beside] | None = None,
         end: int | None = None,
+        whole: Callable[[Training], Training] | None = None,
     ) -> None:
+        self.whole = whole or (lambda training: training)
         self.setup, self.folder, self.evaluate = setup, folder, evaluate
         self.pace, self.watch, self.beside = pace, watch, beside or {}
         self.checkpoints = None if folder.path is None else CheckpointWriter(folder.path)
@@ -204,6 +210,7 @@ class Recorder:
         every, now = self.pace.save_every, training.round
         if now != self.end and not (every and now % every == 0):
             return
+        training = self.whole(training)
         if self.checkpoints is None:
             return
         parts = {name: part.tensors() for name, part in self.beside.items()}
@@ -305,6 +312,8 @@ class Recorder:
         }
         if self.trend.rising_since is not None and not finished:
             result["rising_since"] = self.trend.rising_since
+        if setup.ranks.size > 1:
+            result["processes"] = setup.ranks.size
         result |= more or {}
         for part in self.beside.values():
             result |= part.result()

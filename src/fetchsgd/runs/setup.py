@@ -20,6 +20,8 @@ from fetchsgd.methods.messages import LinearMessage
 from fetchsgd.privacy import Limit
 from fetchsgd.quantisers import Quantiser, SharedStep
 from fetchsgd.randomness import number
+from fetchsgd.ranks import ALONE, Ranks
+from fetchsgd.ranks.joining import device_of
 from fetchsgd.runs.distributed import private_levels
 from fetchsgd.runs.environment import choose_device, compute_dtype
 from fetchsgd.runs.settings import Config
@@ -39,12 +41,12 @@ MEMORY_LIMIT = 8 << 30
 class Setup:
     """Model, method, quantiser, grid, trainer and schedule.
 
-    clients: how many there are; 0 takes those of the task.
+    clients: how many there are; 0 takes those of the task. ranks: processes that train together.
     """
 
-    def __init__(self, config: Config, clients: int = 0) -> None:
-        self.config = config
-        self.device = choose_device(config.train.device)
+    def __init__(self, config: Config, clients: int = 0, ranks: Ranks = ALONE) -> None:
+        self.config, self.ranks = config, ranks
+        self.device = device_of(ranks, choose_device(config.train.device))
         if self.device.type == "cuda":
             # Matrix products as torch does convolutions by default: in TF32.
             torch.set_float32_matmul_precision("high")

@@ -1,5 +1,6 @@
-"""A whole cohort on one device: gather its data, do all clients' work, merge what they send.
+"""A whole cohort: gather its data, do all clients' work on a device, merge what they send.
 
+Several processes may share the work (spread.py): each gathers and does that of its own clients.
 Memory does not grow with the cohort: examples are gathered in blocks, vectors of single clients are
 there in chunks, and sums are added up as they come.
 """
@@ -7,8 +8,8 @@ there in chunks, and sums are added up as they come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from operator import add
 
 import numpy as np
@@ -26,6 +27,7 @@ from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.robust import Liars, Merger
 from fetchsgd.server.rounds import Merged
+from fetchsgd.simulation.spread import NOT_SPREAD, Share, Spread, drawn_orders
 from fetchsgd.sums import ModularRound
 from fetchsgd.sums.layout import Layout
 
@@ -45,6 +47,7 @@ class CohortAtWork:
     seed: int
     # With privacy: how the clients of a cohort of this size send.
     ready: Callable[[Upload, int], Upload] | None = None
+    spread: Spread = NOT_SPREAD
     merger: Merger | None = None  # None takes the mean
     liars: Liars | None = None
 
@@ -61,14 +64,10 @@ class CohortAtWork:
         upload = self.upload(round, size)
         if self.ready is not None:
             upload = self.ready(upload, len(clients))
-        message, quantiser = self.method.message, upload.quantiser
         if not self.needs_each_client(upload):
-            pieces, loss = self._mean_gradient(weights, clients, round)
-            mean = message.compress(pieces, round)
-            mean = mean if self.work.is_one_gradient else rate * mean
-            return Merged(mean, clients, *message.exact_cost(len(clients), quantiser), loss)
-        if isinstance(quantiser, ModularRound):
-            return self._opened(weights, clients, rate, upload, quantiser, memory)
+            return self._in_one_pass(weights, clients, rate, upload)
+        if isinstance(upload.quantiser, ModularRound):
+            return self._opened(weights, clients, rate, upload, upload.quantiser, memory)
         return self._one_by_one(weights, clients, rate, upload, memory)
 
     def needs_each_client(self, upload: Upload) -> bool:
@@ -78,23 +77,61 @@ class CohortAtWork:
         exact = exact and self.merger is None and self.liars is None
         return not (self.method.message.linear and one_pass and exact)
 
+    def _in_one_pass(
+        self,
+        weights: Float32[Tensor, " dim"],
+        clients: NDArray[np.int64],
+        rate: float,
+        upload: Upload,
+    ) -> Merged:
+        """The message of the mean gradient, which is the mean of all messages."""
+        message, ranks = self.method.message, self.spread.ranks
+        share = self.spread.by_cost(self.gatherer.sizes(clients))
+        pieces, loss = self._mean_gradient(weights, clients, share, upload.round)
+        if pieces:
+            total = message.compress(pieces, upload.round)
+            total = total if self.work.is_one_gradient else rate * total
+        else:
+            total = weights.new_zeros(message.shape)
+        cost = message.exact_cost(len(clients), upload.quantiser)
+        return Merged(ranks.sum(total), clients, *cost, ranks.sum(loss))
+
     def _mean_gradient(
-        self, weights: Float32[Tensor, " dim"], clients: NDArray[np.int64], round: int
+        self, weights: Float32[Tensor, " dim"], clients: NDArray[np.int64], share: Share, round: int
     ) -> tuple[list[Tensor], Tensor]:
-        """Of all clients' examples, block by block."""
+        """Of all examples of this process's clients, block by block; empty without clients.
+
+        Weight decay is added once, by the first process.
+        """
         mean: list[Tensor] = []
-        losses: list[Tensor] = []
-        for n, (share, batch) in enumerate(self.gatherer.batches(clients, round)):
-            seed = number(self.seed, "model", round, *([n] if n else []))
-            pieces, loss = self.trainer.mean_gradient(weights, batch, seed)
-            if share == 1:
-                return pieces, loss
+        losses: list[Tensor] = [weights.new_zeros(())]
+        blocks = self.gatherer.batches(clients, round, share.only)
+        for n, (part, places, batch) in enumerate(blocks):
+            first = int(places[0])
+            which = [n, first] if n else [first] if first else []
+            seed = number(self.seed, "model", round, *which)
+            pieces, loss = self._own_trainer.mean_gradient(weights, batch, seed)
+            if part == 1:
+                mean, losses = pieces, [loss]
+                break
             if not mean:
                 mean = [torch.zeros_like(piece) for piece in pieces]
             for total, piece in zip(mean, pieces, strict=True):
-                total.add_(piece, alpha=share)
-            losses.append(share * loss)
+                total.add_(piece, alpha=part)
+            losses.append(part * loss)
+        if mean and self.spread.ranks.is_first and self._own_trainer is not self.trainer:
+            start = 0
+            for piece in mean:
+                view = weights[start : start + piece.numel()].view(piece.shape)
+                piece.add_(view, alpha=self.trainer.weight_decay)
+                start += piece.numel()
         return mean, reduce(add, losses)
+
+    @cached_property
+    def _own_trainer(self) -> Trainer:
+        """For a part of the mean, without weight decay."""
+        alone = self.spread.ranks.is_alone or not self.trainer.weight_decay
+        return self.trainer if alone else replace(self.trainer, weight_decay=0.0)
 
     def _one_by_one(
         self,
@@ -152,6 +189,9 @@ class CohortAtWork:
         examples: NDArray[np.int64] | None = None,
     ) -> tuple[Sum, Tensor]:
         """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
+        spread = self.spread
+        evenly = memory is None
+        share = spread.by_cost(np.ones_like(clients)) if evenly else spread.by_number(clients)
         message, round = self.method.message, upload.round
         memory, kept = without_inner(memory)
         told = None
@@ -159,12 +199,9 @@ class CohortAtWork:
             told = self.liars.claims(self.gatherer.weights(clients), clients).to(weights.device)
         sent: Sum | None = None
         losses: list[Tensor] = []
-        generator = torch_generator(self.seed, "local", round, weights.device)
-        start = 0
-        for part in self._chunks(clients, round, weights):
-            own_clients = slice(start, start + len(part.weights))
-            seed = number(self.seed, "model", round, start)
-            numbers = torch.from_numpy(clients[own_clients])
+        for places, part, generator in self._chunks(clients, share, round, weights):
+            seed = number(self.seed, "model", round, int(places[0]))
+            numbers = torch.from_numpy(clients[places])
             numbers = numbers.to(weights.device, non_blocking=True)
             inner = {name: rows[numbers] for name, rows in kept.items()}
             vectors, own = self.trainer.client_vectors(
@@ -173,32 +210,55 @@ class CohortAtWork:
             for name, rows in inner.items():
                 kept[name][numbers] = rows
             if isinstance(upload.quantiser, ModularRound) and examples is not None:
-                own_weights = torch.from_numpy(examples[own_clients]).to(weights.device)
+                own_weights = torch.from_numpy(examples[places]).to(weights.device)
                 upload = upload._replace(quantiser=upload.quantiser.weighing(own_weights))
             shares = part.weights
             if upload.limit is not None:
                 shares = torch.full_like(shares, upload.limit.share)
             if self.liars is not None:
-                vectors = self.liars.lie(vectors, clients[own_clients], round)
-                shares = shares if told is None else told[own_clients]
+                vectors = self.liars.lie(vectors, clients[places], round)
+                shares = shares if told is None else told[torch.from_numpy(places)]
             if self.merger is None:
                 more = message.merge(vectors, shares, numbers, upload, memory)
             else:
                 more = self._each(vectors, shares, numbers, upload, memory, self.merger)
             sent = more if sent is None else sent.plus(more)
             losses.append(part.weights @ own)
-            start = own_clients.stop
-        assert sent is not None
-        return sent, reduce(add, losses)
+        if sent is None:
+            return spread.summed(self._nothing(upload, weights.device), None, share)
+        return spread.summed(sent, reduce(add, losses), share)
 
     def _chunks(
-        self, clients: NDArray[np.int64], round: int, weights: Float32[Tensor, " dim"]
-    ) -> Iterator[Cohort]:
-        """As many clients at once as there is memory for their vectors, in order."""
+        self,
+        clients: NDArray[np.int64],
+        share: Share,
+        round: int,
+        weights: Float32[Tensor, " dim"],
+    ) -> Iterator[tuple[NDArray[np.int64], Cohort, torch.Generator]]:
+        """As many clients at once as there is memory for their vectors, in order.
+
+        With their places in the cohort, and what orders their examples.
+        """
         step = max(CHUNK_BYTES[weights.device.type] // (4 * len(weights)), 1)
-        for cohort in self.gatherer.cohorts(clients, round):
-            for start in range(0, len(cohort.weights), step):
-                yield cohort.part(slice(start, start + step))
+        generator = torch_generator(self.seed, "local", round, weights.device)
+        for block, places, cohort in self.gatherer.cohorts(clients, round, share.only):
+            if not self.spread.ranks.is_alone:
+                most, sizes = cohort.present.shape[1], self.gatherer.sizes(clients[block])
+                orders = drawn_orders(sizes, most, step, self.work, generator)
+                if orders is not None:
+                    own = torch.from_numpy(places - block.start).to(orders.device)
+                    cohort = replace(cohort, orders=orders[own])
+            for start in range(0, len(places), step):
+                chunk = slice(start, start + step)
+                yield places[chunk], cohort.part(chunk), generator
+
+    def _nothing(self, upload: Upload, device: torch.device) -> Sum:
+        """What nobody sends."""
+        message = self.method.message
+        if isinstance(upload.quantiser, ModularRound):
+            cells = Layout.of(message.numbers).cells
+            return Sum(torch.zeros(cells, dtype=torch.int64, device=device), 0, 0.0)
+        return Sum(torch.zeros(message.shape, device=device), 0, 0.0)
 
     def _each(
         self,

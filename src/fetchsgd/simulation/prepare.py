@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fetchsgd.errors import UserError
+from fetchsgd.ranks import ALONE, Ranks
 from fetchsgd.runs.budget import choose, parse_budget
 from fetchsgd.runs.older import going_on
 from fetchsgd.runs.settings import (
@@ -42,8 +43,12 @@ def prepare(
     preset: str | None = None,
     budget: str | None = None,
     resumed: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> Prepared:
-    """Loads the task's data. `resumed` is the folder of a run that is to go on."""
+    """Loads the task's data. `resumed` is the folder of a run that is to go on.
+
+    ranks: processes that train together; the first alone has notes.
+    """
     if preset is not None:
         given = merge(find_preset(preset), given)
     if resumed is not None:
@@ -54,7 +59,9 @@ def prepare(
     if budget is not None:
         config, note = _within(budget, config, given, assignments, made)
         notes.append(note)
-    run = Run(config)
+    run = Run(config, ranks=ranks)
+    if not ranks.is_first:
+        return Prepared(run, [])
     return Prepared(run, [*notes, *(f"note: {note}" for note in run.notes)])
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from fetchsgd.clients.probe import batching_note, check_task
 from fetchsgd.diagnose import Diagnosed, diagnosed
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.methods import Method
-from fetchsgd.runs.checkpoint import Checkpoint, load_checkpoint, need_safetensors
+from fetchsgd.privacy import Source
+from fetchsgd.ranks import ALONE, Ranks
+from fetchsgd.runs.checkpoint import Checkpoint, need_safetensors, restored
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
 from fetchsgd.runs.merging import make_liars, make_merger
@@ -41,10 +44,13 @@ from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.sums import SumsRecord
 from fetchsgd.server.rounds import Clients, Merged, Training, train_rounds
 from fetchsgd.simulation.cohort import CohortAtWork
+from fetchsgd.simulation.spread import Spread
+from fetchsgd.simulation.together import check_together, from_first
 from fetchsgd.sums import Modular
 
 MOST_TIMED = 8  # clients, to say what it costs that a model cannot be run for many at once
 LOOK_EVERY = {"cpu": 1, "cuda": 25}  # rounds: looking at the loss waits for the device
+SAME_EVERY = 50  # rounds, after which processes compare their weights
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,13 @@ class Run:
     """A run that is set up: model, method and data are on the device, nothing has been trained.
 
     clients: only this many of the task's, from the first on; 0 takes all.
+    ranks: processes that share a round's clients; each sets up the same run.
     """
 
-    def __init__(self, config: Config, clients: int = 0) -> None:
-        self.setup = setup = Setup(config, clients)
+    def __init__(self, config: Config, clients: int = 0, ranks: Ranks = ALONE) -> None:
+        self.setup = setup = Setup(config, clients, ranks)
+        self.ranks = ranks
+        check_together(ranks, setup)
         self.config, self.device = config, setup.device
         task, train = config.task, config.train
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
@@ -79,13 +88,18 @@ class Run:
             )
         self.merger = make_merger(setup)
         self.liars = make_liars(config, setup.sampler.num_clients)
+        if not ranks.is_alone and (self.merger is not None or self.liars is not None):
+            raise UserError(
+                "merge.name and attack.name compare all clients of a round, and several processes "
+                "share them; start the run in one process"
+            )
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
             few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),
         )  # fmt: skip
         self.cohort = CohortAtWork(
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed,
-            self.private.ready if self.private else None, self.merger, self.liars,
+            self.private.ready if self.private else None, Spread(ranks), self.merger, self.liars,
         )  # fmt: skip
         self.test = setup.test_data()
         check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)
@@ -111,7 +125,7 @@ class Run:
     def start(self) -> Training:
         """Before the first round."""
         start = self.setup.start()
-        memory = self.setup.memory()
+        memory = self.cohort.spread.own_memory(self.setup.memory())
         return Training(start.round, start.place, start.state, start.ledger, memory)
 
     def clients(self, training: Training, rate: float) -> Merged:
@@ -158,7 +172,8 @@ class Run:
 
     def evaluate(self, weights: Float32[Tensor, " dim"]) -> Evaluation:
         """The metric and the mean loss on the test set."""
-        return Evaluation(*evaluate(self.setup.trainer, self.config.task, *self.test, weights))
+        trainer, task = self.setup.trainer, self.config.task
+        return Evaluation(*evaluate(trainer, task, *self.test, weights, self.ranks))
 
     def execute(
         self, out: Path, resume: bool = False, watch: Watch | None = None
@@ -169,21 +184,43 @@ class Run:
     def complete(
         self, out: Path | None = None, resume: bool = False, watch: Watch | None = None
     ) -> Ended:
-        """The same with all that was measured, and in memory if there is no folder."""
+        """The same with all that was measured, and in memory if there is no folder.
+
+        Of several processes the first alone writes to the folder, and shows where the run stands.
+        """
         if out is None:
-            return self._train(NoFolder(), None, watch)
+            return self._train(NoFolder(), None, watch if self.ranks.is_first else None)
         need_safetensors()
+        if not self.ranks.is_first:
+            done, found = self._opened(None, out, resume)
+            return done or self._train(NoFolder(), found, None)
         with alone_in(out):
             folder = open_folder(out, self.config, resume)
-            done = folder.result if resume else None
-            if done is not None and not self._goes_beyond(done):
-                return Ended(unless_diverged(done, out), folder.lines, None)
-            found = None
-            if resume:
-                downloads = self.setup.grid.downloads()
-                found = load_checkpoint(out, self.start(), downloads, self.device)
+            done, found = self._opened(folder, out, resume)
+            if done is not None:
+                return done
             folder.start(0 if found is None else found.training.round)
             return self._train(folder, found, watch)
+
+    def _opened(
+        self, folder: RunFolder | None, out: Path, resume: bool
+    ) -> tuple[Ended | None, Checkpoint | None]:
+        """What a folder holds of the run: its end, or where to go on. All processes are told."""
+        if not resume:
+            return None, None
+        ended = None if folder is None else folder.result
+        if ended is not None and self._goes_beyond(ended):
+            ended = None
+        lines = folder.lines if folder is not None and ended is not None else []
+        ended, lines = json.loads(self.ranks.first_says(json.dumps([ended, lines])))
+        if ended is not None:
+            return Ended(unless_diverged(ended, out), lines, None), None
+        saved = from_first(self.ranks, out, self.device)
+        if saved is None:
+            return None, None
+        found = restored(saved, out, self.start(), self.setup.grid.downloads(), self.device)
+        memory = self.cohort.spread.own_memory(found.training.memory)
+        return None, replace(found, training=replace(found.training, memory=memory))
 
     def _goes_beyond(self, done: Line) -> bool:
         """Whether there is more to train than a run that has finished."""
@@ -196,6 +233,9 @@ class Run:
         beside: dict[str, Beside] = {"diagnosis": self.diagnosis} if self.diagnosis else {}
         if self.private is not None:
             self.private.keep_key(folder.path)
+            self.private.source = Source(
+                bytes.fromhex(self.ranks.first_says(self.private.source.key.hex()))
+            )
             beside["privacy"] = self.private
         beside |= {} if self.merger is None else {"merge": self.merger}
         beside |= {} if self.liars is None else {"attack": self.liars}
@@ -203,11 +243,16 @@ class Run:
         if isinstance(self.setup.quantiser, Modular):
             beside["sums"] = sums
         pace = Pace(LOOK_EVERY[self.device.type], self.config.train.checkpoint_every)
-        recorder = Recorder(self.setup, folder, self.evaluate, pace, watch, beside, self.rounds)
+        recorder = Recorder(
+            self.setup, folder, self.evaluate, pace, watch, beside, self.rounds, self._whole
+        )
         if found is not None:
             recorder.resume(found)
+        self.ranks.check_same(training.weights, training.round)
         try:
             for now, merged in self.train(training, phases=recorder.phases):
+                if now.round % SAME_EVERY == 0 or now.round in recorder.eval_rounds:
+                    self.ranks.check_same(now.weights, now.round)
                 sums.after(merged)
                 recorder.after(now, merged)
                 training = now
@@ -217,10 +262,16 @@ class Run:
             summary = recorder.finish(training, stopped)
             if self.private is not None:
                 self.private.forget_key(folder.path)
+            self.ranks.wait_for_all()
             return Ended(summary, folder.lines, training)
         except DivergedError as error:
             assert recorder.result is not None
             error.result = Ended(recorder.result, folder.lines, None)
+            recorder.close()
+            self.ranks.wait_for_all()  # who ends sooner might have the first killed as it writes
             raise
         finally:
             recorder.close()
+
+    def _whole(self, training: Training) -> Training:
+        return replace(training, memory=self.cohort.spread.whole_memory(training.memory))

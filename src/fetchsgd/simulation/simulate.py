@@ -12,6 +12,7 @@ from torch import nn
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.extras import how_to_install
 from fetchsgd.named import in_memory
+from fetchsgd.ranks import joined
 from fetchsgd.runs.files import CONFIG
 from fetchsgd.runs.recorder import Progress, Watch
 from fetchsgd.runs.settings import as_settings
@@ -35,6 +36,9 @@ def simulate(
     **settings: Any,
 ) -> Result:
     """Train one model over simulated clients: what `fetchsgd train` does, as a function.
+
+    In a program that torchrun has started, all its processes train this one model together, and
+    each has the result.
 
     Args:
         task: the name of a task, a `Task`, a function that returns one, or a dictionary of its
@@ -71,16 +75,17 @@ def simulate(
     if path is not None and not resume and (path / CONFIG).exists():
         raise UserError(f"{path} already holds a run; give resume=True, or another folder")
     written = as_settings(task, method, settings)
-    with in_memory(written.objects):
+    with in_memory(written.objects), joined() as ranks:
         prepared = prepare(
             written.given,
             written.assignments,
             preset=preset,
             budget=budget,
             resumed=path if resume else None,
+            ranks=ranks,
         )
         _check_dim(written.dim, prepared.run)
-        if progress is True:
+        if progress is True and ranks.is_first:
             print(*prepared.notes, sep="\n", end="\n" * bool(prepared.notes), file=sys.stderr)
         return _train(prepared.run, path, resume, _watch(progress))
 

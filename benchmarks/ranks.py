@@ -1,0 +1,137 @@
+"""Rounds per second of several processes that share the clients, against one alone.
+
+    python benchmarks/ranks.py --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --device cuda --processes 4
+
+Every process has one thread, or a GPU of its own. One process alone and all together take their
+rounds in turn, of the same runs; while one works alone the others sleep. The ratio is of the time:
+with two processes 0.5 would be all that can be had, and 0.625 is 1.6 times the rounds per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import environment, report
+
+from fetchsgd.ranks import ALONE, Ranks, joined
+from fetchsgd.runs.settings import resolve
+from fetchsgd.simulation import Run
+
+TARGET = 0.625  # of two processes
+# Digits, whose clients have few examples each, so that little is computed for what is summed up.
+WAYS = {
+    "fetchsgd, floats": ("method.name=fetchsgd",),
+    "fetchsgd, 2 bits": ("method.name=fetchsgd", "upload.quantiser=bits", "upload.bits=2"),
+    "fetchsgd, sums modulo 2^8": ("method.name=fetchsgd", "upload.sum=modular"),
+    "local top-k": ("method.name=local_topk",),
+    "fedavg, 2 epochs of 5": ("method.name=fedavg", "local.epochs=2", "local.batch_size=5"),
+    "uncompressed": ("method.name=uncompressed",),
+}
+
+
+def main() -> None:
+    options = _options()
+    if "RANK" in os.environ:
+        _work(options)
+        return
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(options.processes),
+        "LOCAL_WORLD_SIZE": str(options.processes),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    started = []
+    for rank in range(options.processes):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        started.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | shared | own))
+    sys.exit(max(process.wait() for process in started))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="digits")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=0, help="a round; 0 is the task's own")
+    parser.add_argument("--rounds", type=int, default=5, help="in one timing")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def _work(options: argparse.Namespace) -> None:
+    rows = []
+    with joined() as ranks:
+        for name, settings in WAYS.items():
+            rows += _measured(name, settings, ranks, options)
+        if ranks.is_first:
+            about = {"processes": ranks.size, "task": options.task, **environment(options.device)}
+            report(rows, about, options.out)
+
+
+def _measured(
+    name: str, settings: tuple[str, ...], ranks: Ranks, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    sets = [*settings, f"train.device={options.device}"]
+    if options.clients:
+        sets.append(f"train.clients_per_round={options.clients}")
+    config = resolve({"task": {"name": options.task}}, sets)
+    both = Run(config, ranks=ranks)
+    one = Run(config, ranks=ALONE) if ranks.is_first else None
+    rounds = options.rounds
+    times: dict[str, list[float]] = {"one": [], "both": []}
+    for repeat in range(options.repeats + 1):
+        ranks.wait_for_all()
+        if one is not None:
+            times["one"].append(_seconds(partial(_rounds, one, rounds), options.device))
+        ranks.wait_for_all()
+        times["both"].append(_seconds(partial(_rounds, both, rounds), options.device))
+        if repeat == 0:  # in which code is compiled, and memory is had for the first time
+            times = {"one": [], "both": []}
+    if one is None:
+        return []
+    alone, together = (statistics.median(times[who]) / rounds for who in ("one", "both"))
+    limit = TARGET if ranks.size == 2 else None
+    return [
+        {"what": f"{name}: one process", "measured": f"{1 / alone:.1f} /s"},
+        {
+            "what": f"{name}: {ranks.size} processes",
+            "measured": f"{1 / together:.1f} /s",
+            "ratio": together / alone,
+            "times_the_rounds": round(alone / together, 3),
+            "target": limit,
+        },
+    ]
+
+
+def _rounds(run: Run, rounds: int) -> None:
+    for _training, merged in run.train(run.start(), rounds):
+        merged.loss.item()
+
+
+def _seconds(function: Callable[[], None], device: str) -> float:
+    start = time.perf_counter()
+    function()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
