@@ -22,6 +22,8 @@ def test_numbers_stay_what_they_are():
         "model": 4848602349974703868,
         "noise": 3729513947249911909,
         "rotate": 4763855332561736766,
+        "group": 8850379385532052848,
+        "attack": 3218790646744562354,
     }
     assert number(3, "weights") == number(3, "weights", 0) == 6233904063939786893
 

@@ -20,6 +20,8 @@ Purpose = Literal[
     "model",
     "noise",
     "rotate",
+    "group",
+    "attack",
 ]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 

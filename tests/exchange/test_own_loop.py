@@ -227,3 +227,19 @@ def test_a_run_that_diverges_keeps_its_weights():
     assert torch.equal(server.weights, plan.setup.origin)
     with pytest.raises(fs.DivergedError):
         server.request(0)
+
+
+def test_a_rule_that_liars_cannot_steer_is_kept_with_the_server(tmp_path):
+    plan = plan_for("uncompressed", merge={"name": "filtered", "groups": 4})
+    rounds = cohorts(6)
+    whole, _, _ = train(plan, rounds)
+    server, states, _ = train(plan, rounds[:3])
+    server.save(tmp_path)
+    again = fs.Server.load(plan, tmp_path)
+    for cohort in rounds[3:]:
+        for client in cohort:
+            ask(again, plan, int(client), states)
+        again.step()
+    assert torch.equal(again.weights, whole.weights)
+    mean, _, _ = train(plan_for("uncompressed"), rounds)
+    assert not torch.equal(mean.weights, whole.weights)

@@ -22,7 +22,7 @@ from flower.federations import (
 )
 from flwr.app import Array, ArrayRecord
 
-from fetchsgd.errors import DivergedError
+from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.flower.admission import Admission
 from fetchsgd.flower.protocol import PAYLOAD, STYPE, WIRE
 from fetchsgd.flower.settings import read_settings
@@ -282,3 +282,97 @@ def test_clipping_takes_the_power_from_a_long_reply(tmp_path):
         away = weights(tmp_path / f"bad{clip}") - weights(tmp_path / f"clean{clip}")
         distances[clip] = float(away.norm())
     assert distances[1.0] < 0.1 * distances[0.0]
+
+
+def test_who_is_rejected_again_and_again_is_asked_less_and_less(tmp_path, caplog):
+    """In rounds 0 to 2, then in 4, 7 and 12: pauses of 1, 2, 4 and 8 rounds."""
+    grid = federation(tmp_path / "run", train__clients_per_round=12, train__epochs=16.0)
+    asked = []
+
+    def lie(message, reply):
+        asked.append(int(message.metadata.group_id))
+        return changed(lambda t: table(t, t.values.values * float("nan")))(message, reply)
+
+    grid.nodes[103].behave = lie
+    result = train(grid)
+    assert asked[1:] == [0, 1, 2, 4, 7, 12]  # after its introduction
+    assert counts(result)["rejected_not_finite"] == 6
+    assert counts(result)["left_out"] == 4
+    assert "client 3 has been rejected 3 times in a row and is not asked for 1 round" in caplog.text
+    assert (
+        "client 3 has been rejected 4 times in a row and is not asked for 2 rounds" in caplog.text
+    )
+
+
+def test_a_client_that_is_honest_again_is_asked_as_before(tmp_path):
+    grid = federation(tmp_path / "run", train__clients_per_round=12, train__epochs=8.0)
+    bad = changed(lambda t: table(t, t.values.values * float("nan")))
+    grid.nodes[103].behave = lambda message, reply: (
+        bad(message, reply) if int(message.metadata.group_id) < 3 else reply
+    )
+    result = train(grid)
+    assert counts(result)["rejected_not_finite"] == 3
+    assert counts(result)["replies"] == 8 * 11 + 4  # from round 4 on
+
+
+def test_where_nobody_else_is_left_the_rejected_are_asked(tmp_path):
+    grid = federation(
+        tmp_path / "run", clients=range(3), federation__clients=3, train__clients_per_round=3,
+        train__epochs=2.0, federation__min_replies=3, federation__attempts=5,
+        federation__deadline=2.0,
+    )  # fmt: skip
+    bad, lies = changed(lambda t: table(t, t.values.values * float("nan"))), []
+
+    def lie_thrice(message, reply):
+        if message.metadata.message_type == "query" or len(lies) == 3:
+            return reply
+        lies.append(message)
+        return bad(message, reply)
+
+    grid.nodes[102].behave = lie_thrice
+    result = train(grid)
+    assert counts(result)["rejected_not_finite"] == 3
+    assert counts(result)["left_out"] == 1
+    assert counts(result)["replies"] == 2 * 3
+
+
+@pytest.mark.parametrize("factor", [float("nan"), 1e6])
+def test_a_rejected_client_is_not_sent_work_twice(factor, tmp_path):
+    """What it holds is known, though its reply does not count: on a grid of steps that matters."""
+    grid = federation(
+        tmp_path / "run", train__clients_per_round=12, train__epochs=8.0, download__grid="steps"
+    )
+    bad = changed(lambda t: table(t, t.values.values * factor))
+    grid.nodes[103].behave = lambda message, reply: (
+        bad(message, reply) if message.metadata.group_id in ("1", "2", "5") else reply
+    )
+    result = train(grid)
+    assert counts(result)["rejected_norm"] + counts(result)["rejected_not_finite"] == 3
+    assert counts(result)["resent"] == counts(result)["lost"] == 0
+    assert counts(result)["asked"] == 8 * 12
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "filtered"])
+def test_what_no_bound_on_norms_stops_is_left_to_robust_merging(rule, tmp_path):
+    """Three of twelve send eight times the opposite of what they should, in every round."""
+    away = {}
+    backwards = changed(lambda t: table(t, -8 * t.values.values))
+    for name in ("mean", rule):
+        more = {
+            "train__clients_per_round": 12, "train__epochs": 4.0,
+            "settings": f"merge.name={name}",
+        }  # fmt: skip
+        train(federation(tmp_path / f"clean-{name}", **more))
+        grid = federation(tmp_path / f"bad-{name}", **more)
+        for node in (101, 105, 109):
+            grid.nodes[node].behave = backwards
+        assert counts(train(grid))["rejected_norm"] == 0
+        found = weights(tmp_path / f"bad-{name}") - weights(tmp_path / f"clean-{name}")
+        away[name] = float(found.norm())
+    assert away[rule] < 0.3 * away["mean"]
+    assert "merge/shortened" in lines(tmp_path / f"bad-{rule}")[-1]
+
+
+def test_liars_of_a_federation_are_real(tmp_path):
+    with pytest.raises(UserError, match="those of a federation are real"):
+        train(federation(tmp_path / "run", attack__name="flip"))

@@ -51,6 +51,8 @@ CASES = [
     ("uncompressed", {"upload__bits": 8, "download__grid": "float16"}),
     ("fedavg", {"settings": "local.epochs=2"}),
     ("true_topk", {"upload__bits": 4}),
+    ("fetchsgd", {"upload__bits": 4, "settings": "merge.name=filtered merge.groups=3"}),
+    ("local_topk", {"settings": "merge.name=trimmed merge.clip=1.5"}),
     ("local_topk", {"upload__bits": 32}),
     ("local_topk", {"upload__bits": 4, "settings": "local_error=true local_momentum=0.5"}),
     ("true_topk", {"settings": f"{ADAMW} nesterov=true local.outer_rate=0.7"}),

@@ -55,6 +55,11 @@ WITH = {
     "upload.rate": {"upload": {"quantiser": "eden"}},
     "download.step": {"download": {"grid": "steps"}},
     "download.log": {"download": {"grid": "steps"}},
+    "merge.groups": {"merge": {"name": "median"}},
+    "merge.clip": {"merge": {"name": "median"}},
+    "merge.liars": {"merge": {"name": "trimmed"}},
+    "attack.share": {"attack": {"name": "flip"}},
+    "attack.seed": {"attack": {"name": "flip"}},
 }
 ENDS = {"the number of weights": 75, "the task's clients": 12, "train.baseline_epochs": 3.0}
 RANGES = {

@@ -21,6 +21,7 @@ from fetchsgd.exchange.messages import Answer
 from fetchsgd.exchange.rejections import Reason, RejectedError
 from fetchsgd.methods import Message, Reply
 from fetchsgd.quantisers import Quantiser
+from fetchsgd.robust import Merger
 from fetchsgd.server.rounds import Merged
 from fetchsgd.wire import Header, MismatchError, Payload, WireError, decode
 
@@ -149,13 +150,16 @@ class RunningMean:
         return len(self.losses)
 
     def add(self, client: int, accepted: Accepted) -> None:
-        self.message.add(self.total, accepted.reply, accepted.weight)
+        self._add(client, accepted)
         self.numbers += accepted.reply.counted
         self.weight += accepted.weight
         self.predicted_bytes += accepted.predicted_bytes
         self.losses[client] = accepted.loss, accepted.weight
         if accepted.reply.size is not None:
             self.sizes.append(accepted.reply.size)
+
+    def _add(self, client: int, accepted: Accepted) -> None:  # noqa: ARG002
+        self.message.add(self.total, accepted.reply, accepted.weight)
 
     @property
     def mean(self) -> Float32[Tensor, ...]:
@@ -170,3 +174,25 @@ class RunningMean:
             self.mean, clients, self.numbers, self.predicted_bytes, torch.tensor(loss),
             typical_loss, sizes if len(sizes) else None,
         )  # fmt: skip
+
+
+class RobustMean(RunningMean):
+    """The same by a rule that a minority of liars cannot steer: sums of groups are kept."""
+
+    def __init__(self, message: Message, device: torch.device, merger: Merger) -> None:
+        super().__init__(message, device)
+        self.merger = merger
+
+    def _add(self, client: int, accepted: Accepted) -> None:
+        # The one table that is here anyway holds each reply for a moment.
+        self.message.add(self.total.zero_(), accepted.reply, 1.0)
+        self.merger.add(client, self.total, accepted.weight)
+
+    @property
+    def mean(self) -> Float32[Tensor, ...]:
+        return self.merger.mean()
+
+    def merged(self, typical_loss: float | None = None) -> Merged:
+        found = super().merged(typical_loss)
+        self.merger.close()
+        return found

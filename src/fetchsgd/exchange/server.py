@@ -13,17 +13,18 @@ from torch import Tensor, nn
 from fetchsgd.errors import DivergedError, UserError
 from fetchsgd.exchange.dispatch import Dispatch
 from fetchsgd.exchange.frames import from_frame, to_frame
-from fetchsgd.exchange.merging import Expected, RunningMean, judge
+from fetchsgd.exchange.merging import Expected, RobustMean, RunningMean, judge
 from fetchsgd.exchange.messages import Answer, Content, ResendRequest
 from fetchsgd.exchange.plan import Plan
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.runs.checkpoint import CheckpointWriter, load_checkpoint, need_safetensors
 from fetchsgd.runs.files import CHECKPOINT
+from fetchsgd.runs.merging import make_merger, refuse_attack
 from fetchsgd.server.rounds import Training, after_round
 
 MAX_RESENT = 2  # times in a round and for a client
 LEAST_ROOM = 64  # rounds and clients
-OWN = "exchange"  # in checkpoints
+OWN, MERGING = "exchange", "merge"  # in checkpoints
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Server:
         self.lineage = secrets.token_hex(8)
         self._up = self._down = 0
         self._has_diverged = False
+        refuse_attack(plan.setup.config)
+        self._merger = make_merger(plan.setup)
         start = plan.setup.start()
         self._training = replace(start, ledger=start.ledger.for_clients(LEAST_ROOM))
         self._open_round()
@@ -82,6 +85,9 @@ class Server:
             training = self._training = replace(training, ledger=training.ledger.for_rounds(room))
         self._dispatch = Dispatch(training, plan.rate(training.round), plan.digest, self.lineage)
         self._mean = RunningMean(setup.method.message, setup.device)
+        if self._merger is not None:
+            self._merger.open(training.round, [])
+            self._mean = RobustMean(setup.method.message, setup.device, self._merger)
         self._asked: set[int] = set()
         self._resent: dict[int, int] = {}
         self._expected = Expected(
@@ -246,7 +252,9 @@ class Server:
             "sent": torch.tensor([self._up, self._down]),
         }
         writer = CheckpointWriter(path)
-        writer.save(self._training, 0.0, {OWN: own})
+        beside = {OWN: own}
+        beside |= {} if self._merger is None else {MERGING: self._merger.tensors()}
+        writer.save(self._training, 0.0, beside)
         writer.close()
 
     @classmethod
@@ -263,6 +271,8 @@ class Server:
             raise UserError(f"{folder} holds a server with another plan, or other initial weights")
         server.lineage, server._training = about[:16], found.training
         server._up, server._down = found.beside[OWN]["sent"].tolist()
+        if server._merger is not None and MERGING in found.beside:
+            server._merger.restore(found.beside[MERGING])
         server._open_round()
         return server
 

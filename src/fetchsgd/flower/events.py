@@ -28,6 +28,7 @@ COUNTED = (
     "too_few",  # deadlines that passed with fewer than min_replies
     "refused_steps",  # means of a round that were not applied
     "capped_examples",  # replies that count as fewer examples than their client claims
+    "left_out",  # rejected again and again, and not asked for some rounds; once for each time
     "bounded_losses",  # replies whose loss is recorded as less than their client claims
     "resumed",  # servers that continued from a checkpoint
     *(f"rejected_{reason}" for reason in REASONS),

@@ -80,11 +80,11 @@ class Introductions:
         elif reply.records is not None:
             self.events.count("late")
             log.info("client %d replies to round %d: late, dropped", sent.client, sent.round)
-            self._learn_from(reply.records, sent.client, sent)
+            self.learn_from(reply.records, sent.client, sent)
         return None
 
-    def _learn_from(self, records: RecordDict, client: int, sent: Sent) -> None:
-        """What a late client holds by now, so that its next update begins there."""
+    def learn_from(self, records: RecordDict, client: int, sent: Sent) -> None:
+        """What a late or rejected client holds by now, so that its next update begins there."""
         try:
             content: Content = from_records(records, Answer, ResendRequest)
         except RejectedError:

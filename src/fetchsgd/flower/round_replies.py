@@ -8,10 +8,11 @@ from statistics import median_low
 
 import torch
 
-from fetchsgd.exchange.merging import Accepted, Expected, RunningMean, length
+from fetchsgd.exchange.merging import Accepted, Expected, RobustMean, RunningMean, length
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.admission import Admission, Claim, Decision
 from fetchsgd.flower.events import Events
+from fetchsgd.robust import Merger
 from fetchsgd.server.rounds import Merged
 
 log = logging.getLogger("flwr.fetchsgd")
@@ -27,10 +28,14 @@ class RoundReplies:
         scale: float,
         events: Events,
         device: torch.device,
+        merger: Merger | None = None,
     ) -> None:
         self.admission, self.expected, self.events = admission, expected, events
         self.round = expected.round
         self.mean = RunningMean(expected.message, device)
+        if merger is not None:
+            self.mean = RobustMean(expected.message, device, merger)
+        self.too_long: list[int] = []  # clients whose replies were judged by others' and rejected
         self.norms: dict[int, float] = {}  # of the replies that have been merged, by client
         self.undecided: dict[int, Accepted] = {}  # replies held back until others have come
         admission.open_round(scale)
@@ -65,6 +70,7 @@ class RoundReplies:
             reply = self.undecided.pop(client)
             if decision.rejected:
                 self.reject(client, RejectedError("norm", decision.rejected))
+                self.too_long.append(client)
             else:
                 self._merge(decision, reply)
 

@@ -33,6 +33,7 @@ from fetchsgd.runs.endpoint import Newest, served
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.runs.folder import Line
 from fetchsgd.runs.lock import alone_in
+from fetchsgd.runs.merging import make_merger
 from fetchsgd.runs.private_modes import Distributed, private
 from fetchsgd.runs.recorder import Beside, Evaluation, Pace, Recorder, open_folder, unless_diverged
 from fetchsgd.runs.setup import Setup
@@ -76,7 +77,9 @@ def federate(
         training = training if found is None else found.training
         folder.start(training.round)
         events = Events(folder.last_line)
+        merger = make_merger(setup)
         beside: dict[str, Beside] = {"federation": FederationLog(events, settings)}
+        beside |= {} if merger is None else {"merge": merger}
         sums = SumsRecord(setup.device, counted=False)
         is_secure = isinstance(setup.quantiser, Modular)
         if is_secure:
@@ -96,7 +99,9 @@ def federate(
         clock = replace(clock, sleep=recorder.phases.timed("waiting", clock.sleep))
         transport = Transport(grid, events, clock.now)
         name = lineage(out)
-        collector = Collector(setup, settings, digest(setup), name, transport, events, clock)
+        collector = Collector(
+            setup, settings, digest(setup), name, transport, events, clock, merger
+        )
         try:
             collect = collector.collect
             if is_secure:

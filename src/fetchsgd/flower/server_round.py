@@ -24,10 +24,12 @@ from fetchsgd.flower.events import Events
 from fetchsgd.flower.identities import servers_directory
 from fetchsgd.flower.introductions import Introductions
 from fetchsgd.flower.membership import how_many, order_of_asking
+from fetchsgd.flower.patience import Patience
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.round_replies import RoundReplies
 from fetchsgd.flower.settings import FederationSettings
 from fetchsgd.flower.transport import Reply, Transport
+from fetchsgd.robust import Merger
 from fetchsgd.runs.setup import Setup
 from fetchsgd.server.rounds import Merged, Training
 
@@ -56,8 +58,10 @@ class Collector:
         transport: Transport,
         events: Events,
         clock: Clock | None = None,
+        merger: Merger | None = None,
     ) -> None:
-        self.setup, self.settings = setup, settings
+        self.setup, self.settings, self.merger = setup, settings, merger
+        self.patience = Patience(events)
         self.transport, self.events, self.clock = transport, events, clock or Clock()
         self.clients = Introductions(
             setup.sampler.num_clients, lineage, transport, events,
@@ -143,8 +147,11 @@ class _Round:
         setup = self.all.setup
         # Where clients take steps of their own, what they send grows with the learning rate.
         scale = 1.0 if setup.config.local.is_one_gradient else self.rate
+        merger = self.all.merger
+        if merger is not None:
+            merger.open(self.round, setup.sampler.cohort(self.round).tolist())
         self.replies = RoundReplies(
-            self.all.admission, self.expected, scale, self.events, setup.device
+            self.all.admission, self.expected, scale, self.events, setup.device, merger
         )
         self.asked: set[int] = set()
         self.waiting: set[int] = set()
@@ -209,6 +216,7 @@ class _Round:
             is_late = self.clock.now() >= end
             if is_late or self._nobody_left or len(self.replies) >= self.enough:
                 self.replies.decide(is_closing=True)
+            self._distrust()
             if self.replies.num_merged >= self.enough:
                 return True
             is_enough = self.replies.num_merged >= min(self.settings.min_replies, self.enough)
@@ -221,12 +229,24 @@ class _Round:
         return not self.waiting and not self._candidates()
 
     def _candidates(self) -> list[int]:
+        """Who was rejected again and again is left out, unless the round has too few without."""
         nodes, busy = self.all.node_of, self.all.transport.busy()
-        return [
+        found = [
             client
             for client in self.order
             if client in nodes and client not in self.asked and (nodes[client], client) not in busy
         ]
+        willing = [client for client in found if self.all.patience.may_ask(client, self.round)]
+        missing = self.settings.min_replies - len(self.replies) - len(self.waiting)
+        return willing or found[: max(missing, 0)]
+
+    def _distrust(self) -> None:
+        """Replies that were rejected once others had come: what they say of versions is known."""
+        while self.replies.too_long:
+            client = self.replies.too_long.pop()
+            if client in self.all.node_of:
+                self.all.clients.claimed_versions[client] = self.round
+            self.all.patience.rejected(client, self.round)
 
     def _ask(self) -> None:
         """Fill up to as many as are to be asked: at first, and for each that fails."""
@@ -261,6 +281,9 @@ class _Round:
             self._read(client, reply)
         except RejectedError as error:
             self.replies.reject(client, error)
+            self.all.patience.rejected(client, self.round)
+            if reply.records is not None:
+                self.all.clients.learn_from(reply.records, client, reply.sent)
 
     def _read(self, client: int, reply: Reply) -> None:
         if reply.records is None:
@@ -293,3 +316,4 @@ class _Round:
             log.info("client %d has not replied to round %d in time", client, self.round)
         self.dispatch.believe(self.replies.norms)
         self.dispatch.close()
+        self.all.patience.accepted(self.replies.norms)

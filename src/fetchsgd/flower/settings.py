@@ -17,6 +17,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.flower.membership import how_many
+from fetchsgd.runs.merging import refuse_attack
 from fetchsgd.runs.settings import (
     PARTS,
     Config,
@@ -101,6 +102,7 @@ def read_settings(
             "settings: fetchsgd train"
         )
     _refuse_privacy(config)
+    refuse_attack(config)
     if isinstance(config.quantiser, Modular):
         _check_secure(config, config.quantiser, federation)
     clients = federation.clients or config.task.train.num_clients

@@ -25,6 +25,7 @@ from fetchsgd.clients.local_work import LocalWork
 from fetchsgd.clients.trainer import Trainer
 from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
+from fetchsgd.robust import Liars, Merger
 from fetchsgd.server.rounds import Merged
 from fetchsgd.simulation.spread import NOT_SPREAD, Share, Spread, drawn_orders
 from fetchsgd.sums import ModularRound
@@ -47,6 +48,8 @@ class CohortAtWork:
     # With privacy: how the clients of a cohort of this size send.
     ready: Callable[[Upload, int], Upload] | None = None
     spread: Spread = NOT_SPREAD
+    merger: Merger | None = None  # None takes the mean
+    liars: Liars | None = None
 
     def __call__(
         self,
@@ -71,6 +74,7 @@ class CohortAtWork:
         """Whatever each client does on its own that is not linear must be done for each."""
         one_pass = self.work.is_one_gradient or self.work.is_one_step
         exact = upload.quantiser.exact and not self.work.clip and self.ready is None
+        exact = exact and self.merger is None and self.liars is None
         return not (self.method.message.linear and one_pass and exact)
 
     def _in_one_pass(
@@ -138,9 +142,15 @@ class CohortAtWork:
         memory: Memory | None,
     ) -> Merged:
         """Every client's own vector, chunk by chunk, of which the next may overwrite the last."""
+        if self.merger is not None:
+            self.merger.open(upload.round, clients.tolist())
         sent, loss = self._sum(weights, clients, rate, upload, memory)
+        mean = sent.total
+        if self.merger is not None:
+            mean = self.merger.mean()
+            self.merger.close()
         return Merged(
-            sent.total, clients, sent.numbers, sent.bytes, loss,
+            mean, clients, sent.numbers, sent.bytes, loss,
             sizes=sent.sizes, within=sent.within,
         )  # fmt: skip
 
@@ -184,6 +194,9 @@ class CohortAtWork:
         share = spread.by_cost(np.ones_like(clients)) if evenly else spread.by_number(clients)
         message, round = self.method.message, upload.round
         memory, kept = without_inner(memory)
+        told = None
+        if self.liars is not None and self.gatherer.averaging == "examples":
+            told = self.liars.claims(self.gatherer.weights(clients), clients).to(weights.device)
         sent: Sum | None = None
         losses: list[Tensor] = []
         for places, part, generator in self._chunks(clients, share, round, weights):
@@ -202,7 +215,13 @@ class CohortAtWork:
             shares = part.weights
             if upload.limit is not None:
                 shares = torch.full_like(shares, upload.limit.share)
-            more = message.merge(vectors, shares, numbers, upload, memory)
+            if self.liars is not None:
+                vectors = self.liars.lie(vectors, clients[places], round)
+                shares = shares if told is None else told[places]
+            if self.merger is None:
+                more = message.merge(vectors, shares, numbers, upload, memory)
+            else:
+                more = self._each(vectors, shares, numbers, upload, memory, self.merger)
             sent = more if sent is None else sent.plus(more)
             losses.append(part.weights @ own)
         if sent is None:
@@ -240,3 +259,22 @@ class CohortAtWork:
             cells = Layout.of(message.numbers).cells
             return Sum(torch.zeros(cells, dtype=torch.int64, device=device), 0, 0.0)
         return Sum(torch.zeros(message.shape, device=device), 0, 0.0)
+
+    def _each(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        shares: Float32[Tensor, " n"],
+        clients: Tensor,
+        upload: Upload,
+        memory: Memory | None,
+        merger: Merger,
+    ) -> Sum:
+        """The same message by message, as a real server sees them; the sum itself is not used."""
+        message, whole = self.method.message, torch.ones_like(shares[:1])
+        sums: list[Sum] = []
+        for i, (client, share) in enumerate(zip(clients.tolist(), shares.tolist(), strict=True)):
+            one = slice(i, i + 1)
+            sent = message.merge(vectors[one], whole, clients[one], upload, memory)
+            merger.add(client, sent.total, share)
+            sums.append(sent._replace(total=sent.total.new_zeros(())))
+        return reduce(Sum.plus, sums)

@@ -27,6 +27,7 @@ from fetchsgd.ranks import ALONE, Ranks
 from fetchsgd.runs.checkpoint import Checkpoint, need_safetensors, restored
 from fetchsgd.runs.folder import Line, NoFolder, RunFolder
 from fetchsgd.runs.lock import alone_in
+from fetchsgd.runs.merging import make_liars, make_merger
 from fetchsgd.runs.phases import Phases
 from fetchsgd.runs.private_modes import private
 from fetchsgd.runs.recorder import (
@@ -85,13 +86,15 @@ class Run:
                 f"privacy needs messages that add up, and those of {config.method} do not: each "
                 "client chooses what it sends; take fetchsgd, true_topk, fedavg or uncompressed"
             )
+        self.merger = make_merger(setup)
+        self.liars = make_liars(config, setup.sampler.num_clients)
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
             few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),
         )  # fmt: skip
         self.cohort = CohortAtWork(
             gatherer, setup.trainer, self.method, config.local, setup.upload, train.seed,
-            self.private.ready if self.private else None, Spread(ranks),
+            self.private.ready if self.private else None, Spread(ranks), self.merger, self.liars,
         )  # fmt: skip
         self.test = setup.test_data()
         check_task(setup.trainer, setup.origin, task, self.cohort.gatherer.data, self.test)
@@ -229,6 +232,8 @@ class Run:
                 bytes.fromhex(self.ranks.first_says(self.private.source.key.hex()))
             )
             beside["privacy"] = self.private
+        beside |= {} if self.merger is None else {"merge": self.merger}
+        beside |= {} if self.liars is None else {"attack": self.liars}
         sums = SumsRecord(self.device)
         if isinstance(self.setup.quantiser, Modular):
             beside["sums"] = sums

@@ -1,4 +1,4 @@
-"""Settings: eight sections, read from TOML and the command line, checked before any work starts.
+"""Settings: ten sections, read from TOML and the command line, checked before any work starts.
 
     [task]      name, and the options of the task
     [method]    name, and the options of the method
@@ -8,6 +8,8 @@
     [upload]    how the numbers that a client sends are written
     [download]  how weights are quantised, and so how changes to them are written
     [privacy]   clipping, noise, and what they promise
+    [merge]     how replies become one update, and which lies that withstands
+    [attack]    liars among simulated clients
 
 Later layers win: our defaults, the task's preset, its preset for the method, the file, --set.
 """

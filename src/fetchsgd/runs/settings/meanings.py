@@ -66,6 +66,7 @@ MEANINGS: dict[str, Meaning] = {
     "task.exponent": Meaning(
         "of the power law of sizes = 'power_law'; larger is more even", 0, above=True
     ),
+    "task.hidden": Meaning("units of the one hidden layer; 0 is a network of convolutions", 0),
     "task.folder": Meaning(FOLDER),
     "task.model": Meaning("a model's name on the hub, a folder, or a .gguf file"),
     "task.length": Meaning("the most tokens of a sequence", 8),
@@ -318,6 +319,33 @@ MEANINGS: dict[str, Meaning] = {
     "privacy.random": Meaning(
         "noise from a 'secret' key, or from the 'seed', for experiments on public data"
     ),
+    "merge.name": Meaning("how replies become one update; all but 'mean' bound what liars can do"),
+    "merge.groups": Meaning(
+        "replies are summed in so many groups, which the rule merges; with fewer clients each is a "
+        "group",
+        3,
+        4096,
+    ),
+    "merge.clip": Meaning(
+        "longer replies than so many times the running median norm are scaled down to that; 0: "
+        "none is, else at least 0.1",
+        0,
+    ),
+    "merge.liars": Meaning(
+        "the share of groups that may hold a liar: so many are dropped",
+        0,
+        0.5,
+        above=True,
+        below=True,
+    ),
+    "attack.name": Meaning("what liars among simulated clients send"),
+    "attack.share": Meaning("of the clients that lie", 0, 1, above=True, below=True),
+    "attack.seed": Meaning("from which follows who lies", 0, "2^63 - 1"),
+    "attack.factor": Meaning("so many times their own vector"),
+    "attack.deviations": Meaning(
+        "so many below the mean; 0 takes as many as hide the liars behind some honest clients"
+    ),
+    "attack.claimed": Meaning("so many times the examples that they have"),
 }
 
 

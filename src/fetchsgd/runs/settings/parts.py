@@ -14,6 +14,7 @@ from fetchsgd.errors import UserError
 from fetchsgd.methods import METHODS
 from fetchsgd.named import REQUIRED, find
 from fetchsgd.quantisers import QUANTISERS
+from fetchsgd.robust import ATTACKS, RULES
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.grids import GRIDS
 from fetchsgd.sums import SUMS
@@ -67,7 +68,7 @@ class Part:
         owners = self.owners(key)
         if not owners or name in owners:
             return ""
-        name = f"{self.setting} = {name!r}" if self is SUM else name
+        name = f"{self.setting} = {name!r}" if self in (SUM, MERGE, ATTACK) else name
         return f"{name} has no option {key!r}, {', '.join(owners)} {_have(owners)}"
 
 
@@ -88,7 +89,9 @@ METHOD = Part("method", "name", METHODS, "fetchsgd", frozenset({"dim"}))
 QUANTISER = Part("upload", "quantiser", QUANTISERS, "bits")
 GRID = Part("download", "grid", GRIDS, "float32", frozenset({"sizes", "origin"}))
 SUM = Part("upload", "sum", SUMS, "plain")
-PARTS = (METHOD, QUANTISER, GRID, SUM)
+MERGE = Part("merge", "name", RULES, "mean")
+ATTACK = Part("attack", "name", ATTACKS, "none")
+PARTS = (METHOD, QUANTISER, GRID, SUM, MERGE, ATTACK)
 
 
 def defaults_of(kind: type, but: frozenset[str] = frozenset()) -> dict[str, Any]:

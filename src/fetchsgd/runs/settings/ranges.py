@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from fetchsgd.errors import UserError
-from fetchsgd.runs.settings.parts import METHOD
+from fetchsgd.runs.settings.parts import ATTACK, MERGE, METHOD
 from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, Config
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.schedule import KINDS
@@ -19,6 +19,8 @@ def check_ranges(config: Config, clients: int) -> None:
     _check_schedule(config)
     _check_local(config)
     config.privacy.check()
+    for part in (MERGE, ATTACK):
+        config.parts[part.setting].made()  # which checks its options
 
 
 def _check_finite(settings: Settings) -> None:

@@ -26,6 +26,8 @@ ABOUT = {
     "upload": "how the numbers that a client sends are written",
     "download": "how weights are quantised, and so how changes to them are written",
     "privacy": "clipping, noise, and what they promise",
+    "merge": "how replies become one update, and which lies that withstands",
+    "attack": "liars among simulated clients, to try it with",
 }
 
 

@@ -16,7 +16,10 @@ from fetchsgd.server.schedule import Schedule
 from fetchsgd.sums import Modular
 from fetchsgd.tasks import Task
 
-SECTIONS = ("task", "method", "train", "schedule", "local", "upload", "download", "privacy")
+SECTIONS = (
+    "task", "method", "train", "schedule", "local", "upload", "download", "privacy", "merge",
+    "attack",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
