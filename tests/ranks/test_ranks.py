@@ -87,9 +87,10 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder):
 def test_processes_that_do_not_belong_together_are_refused(folder):
     first, second = (json.loads((folder / f"refused-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
-    seed, diagnose, data, drifted = first
+    seed, diagnose, merge, data, drifted = first
     assert "train.seed is 0 in process 0 and 1 in process 1" in seed
     assert "train.diagnose" in diagnose
+    assert "merge.name and attack.name" in merge
     assert "12 clients" in data
     assert "13 clients" in data
     assert "after round 7 the processes of this run do not hold the same weights" in drifted

@@ -135,6 +135,7 @@ def _refused(folder: Path, rank: int) -> None:
     for settings in (
         {"seed": rank},
         {"diagnose": True},
+        {"merge": {"name": "median"}},
         {"task": lambda seed: tiny(seed, 12 + rank)},
     ):
         try:

@@ -217,7 +217,7 @@ class CohortAtWork:
                 shares = torch.full_like(shares, upload.limit.share)
             if self.liars is not None:
                 vectors = self.liars.lie(vectors, clients[places], round)
-                shares = shares if told is None else told[torch.from_numpy(places)]
+                shares = shares if told is None else told[places]
             if self.merger is None:
                 more = message.merge(vectors, shares, numbers, upload, memory)
             else:

@@ -88,11 +88,6 @@ class Run:
             )
         self.merger = make_merger(setup)
         self.liars = make_liars(config, setup.sampler.num_clients)
-        if not ranks.is_alone and (self.merger is not None or self.liars is not None):
-            raise UserError(
-                "merge.name and attack.name compare all clients of a round, and several processes "
-                "share them; start the run in one process"
-            )
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,
             few_shapes=setup.trainer.graphs, draws=DropoutSeed(train.seed),

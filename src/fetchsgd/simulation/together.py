@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fetchsgd.errors import UserError
 from fetchsgd.ranks import Ranks
 from fetchsgd.ranks.joining import connect
 from fetchsgd.runs.checkpoint import Saved, read_checkpoint
+from fetchsgd.runs.settings.parts import ATTACK, MERGE
 from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.toml_files import Settings
+
+MOST_LOOKED_AT = 100_000  # clients, whose examples are counted
 
 
 def check_together(ranks: Ranks, setup: Setup) -> None:
@@ -25,10 +29,17 @@ def check_together(ranks: Ranks, setup: Setup) -> None:
             "train.diagnose looks at all clients' gradients, and each of several processes has "
             "those of its own clients alone; leave it out, or train in one process"
         )
+    if (config.parts[MERGE.setting].name, config.parts[ATTACK.setting].name) != ("mean", "none"):
+        raise UserError(
+            "merge.name and attack.name look at all clients' messages, and each of several "
+            "processes has those of its own clients alone; leave them out, or train in one process"
+        )
     _check_settings([json.loads(said) for said in ranks.all_say(json.dumps(config.settings))])
     data = config.task.train
+    some = data.sizes_of(np.arange(min(data.num_clients, MOST_LOOKED_AT))).sum()
     has = (
-        f"{data.num_clients:,} clients, {data.offsets[-1]:,} examples, {setup.model.dim:,} weights"
+        f"{data.num_clients:,} clients, {some:,} examples of the first {MOST_LOOKED_AT:,}, "
+        f"{setup.model.dim:,} weights"
     )
     ranks.must_agree("the data or the models", has)
     connect(ranks, setup.device)
