@@ -93,7 +93,7 @@ def test_another_method_takes_one_key(caplog):
     listed = {"method.name": "uncompressed", "method.k": 7, "method.cols": 9}
     config, _ = read_settings(TINY | listed | {"method.momentum": 0.5})
     assert config.method == "uncompressed"
-    assert config.method_options == {"momentum": 0.5}
+    assert config.method_options == {"momentum": 0.5, "nesterov": False}
     said = [record.getMessage() for record in caplog.records]
     assert "method.cols = 9 is left out: uncompressed has no such option" in said
 
@@ -104,6 +104,7 @@ def test_the_method_may_be_named_among_the_settings():
     assert config.method == "true_topk"
     assert config.method_options == {
         "k": 7, "momentum": 0.9, "mask_momentum": True, "revisit": 1.0, "revisit_rounds": 100,
+        "nesterov": False,
     }  # fmt: skip
 
 

@@ -122,6 +122,7 @@ def test_what_the_server_receives_of_a_client_is_noise(folder, monkeypatch):
             assert totals[1:].tobytes() not in data
             assert set(reply.content["header"]) == {
                 "protocol",
+                "wire",
                 "kind",
                 "lineage",
                 "round",

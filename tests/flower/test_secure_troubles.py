@@ -277,8 +277,8 @@ def test_a_mean_that_is_far_too_long_is_not_applied(folder, sums, monkeypatch, c
     )  # fmt: skip
     compute = work.compute
 
-    def exaggerated(setup, weights, client, round, rate):
-        found = compute(setup, weights, client, round, rate)
+    def exaggerated(setup, weights, client, round, rate, kept):
+        found = compute(setup, weights, client, round, rate, kept)
         if round == 4 and len(sums.places) == 5:
             return replace(found, vector=1000 * found.vector)
         return found
