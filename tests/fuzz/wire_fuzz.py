@@ -37,9 +37,10 @@ import atheris  # noqa: E402
 
 with atheris.instrument_imports(include=["fetchsgd.wire", "fetchsgd.quantisers"], exclude=COMPILED):
     import fetchsgd.quantisers  # noqa: F401  (what reads its sections, else imported later)
+    from fetchsgd.versions import WIRE_FORMAT
     from fetchsgd.wire import WireError
     from fetchsgd.wire.codec import parse, write
-    from fetchsgd.wire.header import HEADER_BYTES, MAGIC, VERSION, checksum_of
+    from fetchsgd.wire.header import HEADER_BYTES, MAGIC, checksum_of
 
 LENGTH_AT = HEADER_BYTES - 16
 
@@ -47,7 +48,7 @@ LENGTH_AT = HEADER_BYTES - 16
 def mended(data: bytes) -> bytes:
     """The input with a valid magic, version, length and checksum."""
     message = bytearray(data.ljust(HEADER_BYTES, b"\0"))
-    message[:5] = MAGIC + bytes([VERSION])
+    message[:5] = MAGIC + bytes([WIRE_FORMAT])
     message[LENGTH_AT : LENGTH_AT + 8] = struct.pack("<Q", len(message))
     message[HEADER_BYTES - 4 : HEADER_BYTES] = struct.pack("<I", checksum_of(message))
     return bytes(message)

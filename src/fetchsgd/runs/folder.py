@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,15 @@ class RunFolder:
         return read_metrics(self.path) if (self.path / METRICS).exists() else []
 
     def log(self, line: Line) -> None:
-        """Add a line to the metrics, and its numbers to TensorBoard."""
+        """Add a line to the metrics, and its numbers to TensorBoard.
+
+        The line is on the disk before the checkpoint of its round: a federation counts on from it.
+        """
         try:
             with (self.path / METRICS).open("a") as file:
                 file.write(to_json(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise from_os(f"cannot write to {self.path}", error) from error
         if self._events is not None:
