@@ -150,7 +150,7 @@ def disks(seed: int, count: int, folder: Path) -> dict[str, Any]:
         found = outcome(child)
         assert found == "done", f"{trouble} disk of {size} bytes, {name}: {log.read_text()[-3000:]}"
         if "said: cannot" in log.read_text():
-            done[f"sentences"] += 1
+            done["sentences"] += 1
         done[f"{trouble}, {name}"] += 1
         shutil.rmtree(place, ignore_errors=True)
     return {"campaign": "disk", "seed": seed, "troubles": count, **done}

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 import torch
+import torch.utils.tensorboard  # a fork that had to import it would take seconds
 from safetensors.torch import load_file
 
 from chaos.forks import Death, Writes, drawn, fork, outcome

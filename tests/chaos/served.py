@@ -25,6 +25,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 
 from chaos.forks import STAGES, Death, fork, outcome
+from fetchsgd.flower import client_round  # noqa: F401  (imported once, not in every fork)
 from fetchsgd.flower.server import federate
 from fetchsgd.flower.server_round import Clock
 from fetchsgd.flower.settings import read_settings
