@@ -20,21 +20,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-
 from chaos.forks import fork, outcome
 from chaos.kills import simulate
+from flower.federations import federation, train
+from safetensors.torch import load_file
+
 from fetchsgd.errors import UserError
+from fetchsgd.exchange.client_state import ClientState
 from fetchsgd.flower.client_state import InFolder
 from fetchsgd.runs.checkpoint import FILE, load_checkpoint, parts_of
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulation import Run
-from flower.federations import federation, train
 
 NEW_NAMESPACE, READ_ONLY, REMOUNT, PRIVATE = 0x20000, 1, 32, 0x44000
 PAGE = 4096
 
 Start = Callable[[Path], None]
+Saved = dict[str, torch.Tensor]
 
 
 def federate(out: Path) -> None:
@@ -59,15 +61,16 @@ def mount(folder: Path, size: int, flags: int = 0) -> None:
 
 def complains(start: Start, out: Path) -> str:
     """The sentence with which it ends, or nothing where it comes to its end."""
+    said = ""
     try:
         start(out)
     except UserError as error:
-        assert str(out) in str(error), f"a sentence that names no file: {error}"
-        return str(error)
-    return ""
+        said = str(error)
+    assert not said or str(out) in said, f"a sentence that names no file: {said}"
+    return said
 
 
-def full(start: Start, folder: Path, size: int, whole: dict[str, torch.Tensor]) -> None:
+def full(start: Start, folder: Path, size: int, whole: Saved) -> None:
     """A disk that is full at some moment, and has room again."""
     mount(folder, size)
     out = folder / "run"
@@ -78,7 +81,7 @@ def full(start: Start, folder: Path, size: int, whole: dict[str, torch.Tensor]) 
     _same(out, whole)
 
 
-def read_only(start: Start, folder: Path, size: int, whole: dict[str, torch.Tensor]) -> None:
+def read_only(start: Start, folder: Path, size: int, whole: Saved) -> None:
     """What a run finds when it is started or resumed."""
     mount(folder, size)
     out = folder / "run"
@@ -92,7 +95,7 @@ def read_only(start: Start, folder: Path, size: int, whole: dict[str, torch.Tens
     _same(out, whole)
 
 
-def slow(start: Start, folder: Path, size: int, whole: dict[str, torch.Tensor]) -> None:
+def slow(start: Start, folder: Path, size: int, whole: Saved) -> None:
     """Every write takes its time."""
     del size
     real = os.fsync
@@ -119,7 +122,7 @@ def _is_whole(out: Path) -> None:
         assert load_file(out / FILE)
 
 
-def _same(out: Path, whole: dict[str, torch.Tensor]) -> None:
+def _same(out: Path, whole: Saved) -> None:
     found = load_file(out / FILE)
     for name in ("weights", "steps"):
         assert torch.equal(found[name], whole[name]), name
@@ -144,9 +147,7 @@ def disks(seed: int, count: int, folder: Path) -> dict[str, Any]:
         size = PAGE * random.randrange(2, sizes[name])
         place, log = folder / f"disk-{number}", folder / f"disk-{number}.log"
         work = TROUBLES[trouble]
-        child = fork(
-            lambda w=work, n=name, p=place, s=size: w(STARTS[n], p, s, wholes[n]), log=log
-        )
+        child = fork(lambda w=work, n=name, p=place, s=size: w(STARTS[n], p, s, wholes[n]), log=log)
         found = outcome(child)
         assert found == "done", f"{trouble} disk of {size} bytes, {name}: {log.read_text()[-3000:]}"
         if "said: cannot" in log.read_text():
@@ -162,45 +163,45 @@ def damage(seed: int, count: int, folder: Path) -> dict[str, Any]:
     count: how many places of each are tried; 0 for every byte.
     """
     logging.getLogger("flwr.fetchsgd").setLevel(logging.ERROR)
-    random = Random(f"damage {seed}")
-    config = resolve(
-        {"task": {"name": "tinytask:tiny"}, "method": {"name": "local_topk"}},
-        ("checkpoint_every=2", "download.grid=steps"),
-    )
-    run = Run(config)
-    run.execute(folder / "run")
-    train(federation(folder / "federation"))  # what it leaves is not used; clients' files are
-    path = folder / "run" / FILE
-    downloads, device = run.setup.grid.downloads(), torch.device("cpu")
-
-    def load() -> dict[str, torch.Tensor] | None:
-        try:
-            found = load_checkpoint(folder / "run", run.start(), downloads, device)
-        except UserError as error:
-            assert str(folder / "run") in str(error)
-            return None
-        assert found is not None
-        return dict(parts_of(found.training)) | {"seconds": torch.tensor(found.seconds)}
-
-    keeper = _kept(folder / "state")
-
-    def load_client() -> dict[str, torch.Tensor] | None:
-        found, about = keeper.load(), keeper.about()
-        if found is None:
-            return None
-        assert tuple(about) == (found.lineage, found.version)
-        vectors = {name: torch.from_numpy(v.copy()) for name, v in found.vectors.items()}
-        return vectors | {f"{found.lineage} {found.version}": torch.zeros(1)}
-
-    counts: Counter[str] = Counter()
-    _damaged(path, load, random, count, counts, "checkpoint")
-    _damaged(keeper.path, load_client, random, count, counts, "client")
+    random, counts = Random(f"damage {seed}"), Counter[str]()
+    run, keeper = _finished(folder / "run"), _kept(folder / "state")
+    _damaged(folder / "run" / FILE, lambda: _saved(run, folder / "run"), random, count, counts)
+    _damaged(keeper.path, lambda: _held(keeper), random, count, counts)
     return {"campaign": "damage", "seed": seed, **counts}
 
 
-def _kept(folder: Path) -> InFolder:
-    from fetchsgd.exchange.client_state import ClientState
+def _finished(out: Path) -> Run:
+    settings = {"task": {"name": "tinytask:tiny"}, "method": {"name": "local_topk"}}
+    run = Run(resolve(settings, ("checkpoint_every=2", "download.grid=steps")))
+    run.execute(out)
+    return run
 
+
+def _saved(run: Run, out: Path) -> Saved | None:
+    """All that the checkpoint holds, or None where a sentence refuses it."""
+    said = ""
+    try:
+        found = load_checkpoint(out, run.start(), run.setup.grid.downloads(), torch.device("cpu"))
+    except UserError as error:
+        said = str(error)
+    if said:
+        assert str(out) in said, f"a sentence that names no file: {said}"
+        return None
+    assert found is not None
+    return dict(parts_of(found.training)) | {"seconds": torch.tensor(found.seconds)}
+
+
+def _held(keeper: InFolder) -> Saved | None:
+    """All that a client has kept, or None where it counts as lost."""
+    found, about = keeper.load(), keeper.about()
+    if found is None:
+        return None
+    assert tuple(about) == (found.lineage, found.version)
+    vectors = {name: torch.from_numpy(vector.copy()) for name, vector in found.vectors.items()}
+    return vectors | {f"{found.lineage} {found.version}": torch.zeros(1)}
+
+
+def _kept(folder: Path) -> InFolder:
     keeper = InFolder(folder, 3)
     vectors = {"weights": np.arange(40, dtype=np.float32), "memory": np.ones(40, np.float32)}
     keeper.save(ClientState("0123456789abcdef", 12, vectors))
@@ -209,14 +210,13 @@ def _kept(folder: Path) -> InFolder:
 
 def _damaged(
     path: Path,
-    load: Callable[[], dict[str, torch.Tensor] | None],
+    load: Callable[[], Saved | None],
     random: Random,
     count: int,
     counts: Counter[str],
-    what: str,
 ) -> None:
     """Either a sentence, or exactly what was saved."""
-    content, whole = path.read_bytes(), load()
+    content, whole, what = path.read_bytes(), load(), path.name.split("-")[0].split(".")[0]
     assert whole is not None
     places = range(len(content))
     for at in random.sample(places, count) if 0 < count < len(places) else places:

@@ -1,9 +1,10 @@
 """Processes that are ended with SIGKILL: after some seconds, or at one of their own writes.
 
 A parent that has imported everything and computed nothing forks a child for each piece of work, so
-that a hundred deaths take a minute. A write has four moments, each of which leaves something else
-on the disk: half of the new file beside the old one, all of it but not forced to the disk, all of
-it on the disk, and in its place; a line that is added to a log has the same. Between two writes a child is killed by its parent's clock.
+that a hundred deaths take minutes. A write has four moments, each of which leaves something else on
+the disk: half of the new file beside the old one, all of it but not forced to the disk, all of it
+on the disk, and in its place. A line that is added to a log has the same moments. Between two
+writes a child is killed by its parent's clock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import stat
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +102,9 @@ def _half(descriptor: int) -> int:
 
 def fork(work: Callable[[], None], death: Death | None = None, log: Path | None = None) -> int:
     """Do it in a child; its words go to the log. Returns its process id."""
-    child = os.fork()
+    with warnings.catch_warnings():  # of threads, which the child does not use
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child:
         return child
     code = 1

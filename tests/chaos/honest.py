@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from flower.federations import federation, only_training, train
+
 from fetchsgd.exchange.agreement import digest
 from fetchsgd.exchange.merging import Expected
 from fetchsgd.exchange.messages import Answer
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.setup import Setup
-from flower.federations import federation, only_training, train
 
 # Each sends something else: sketches and vectors, of floats and of levels, and chosen coordinates.
 WAYS = {

@@ -2,7 +2,7 @@
 
 Promised: final weights, and everything else that a checkpoint holds, are those of the run that was
 never interrupted, to the bit; no round is applied twice or left out; every round has the replies of
-all its clients. `kill-processes` does the same to Flower's own processes.
+all its clients. tests/flower does the same to Flower's own processes, a few times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 import torch.utils.tensorboard  # a fork that had to import it would take seconds
-from safetensors.torch import load_file
-
 from chaos.forks import Death, Writes, drawn, fork, outcome
 from chaos.served import Clients, serve
+from safetensors.torch import load_file
+
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.settings import resolve
 from fetchsgd.simulation import Run
@@ -98,26 +98,35 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def _moments(deaths: list[Death], outcomes: list[str]) -> list[str]:
+    """Of those who died; others had come to their end before."""
+    pairs = zip(deaths, outcomes, strict=False)
+    return [death.stage or "any time" for death, ended in pairs if ended == "killed"]
+
+
+def _report(who: str, seed: int, stages: Counter[str]) -> dict[str, Any]:
+    about = {"campaign": f"kill {who}", "seed": seed, "kills": stages.total()}
+    return about | {"at": dict(stages), "identical": True}
+
+
 def simulator(seed: int, kills: int, folder: Path) -> dict[str, Any]:
     """Deaths of `fetchsgd.simulate`'s process."""
     random = Random(f"kill simulator {seed}")
-    ended: Counter[str] = Counter()
     stages: Counter[str] = Counter()
     wholes = {}
-    while ended["killed"] < kills:
+    while stages.total() < kills:
         method = random.choice(("fetchsgd", "local_topk", "true_topk"))
         start, whole = simulate(method), folder / method / "whole"
         if method not in wholes:
             whole.parent.mkdir()
             wholes[method] = uninterrupted(start, whole)
-        deaths = [drawn(random, *wholes[method]) for _ in range(DEATHS)]
+        deaths = [drawn(random, *wholes[method]) for _ in range(min(DEATHS, kills))]
         cut = folder / method / "cut"
         outcomes = until_done(start, cut, deaths)
-        ended.update(outcomes)
-        stages.update(d.stage or "any time" for d, o in zip(deaths, outcomes[:-1], strict=True) if o == "killed")
+        stages.update(_moments(deaths, outcomes))
         same_as(whole, cut)
         shutil.rmtree(cut)
-    return {"campaign": "kill simulator", "seed": seed, "kills": ended["killed"], "at": dict(stages), "identical": True}
+    return _report("simulator", seed, stages)
 
 
 def server(seed: int, kills: int, folder: Path) -> dict[str, Any]:
@@ -136,29 +145,25 @@ def _federation(seed: int, kills: int, folder: Path, who: str) -> dict[str, Any]
     whole, calm = folder / who / "whole", Clients(folder / who / "calm")
     with serve(calm) as address:
         measured = uninterrupted(calm.server(address), whole)
-    killed, restarts, lost = 0, 0, 0
     stages: Counter[str] = Counter()
-    while killed < kills:
-        cut = folder / who / "cut"
-        troubled = Clients(folder / who / "troubled", random.randrange(2**32) if who == "clients" else None)
+    while stages.total() < kills:
+        cut, mortal = folder / who / "cut", random.randrange(2**32) if who == "clients" else None
+        troubled = Clients(folder / who / "troubled", mortal)
         with serve(troubled) as address:
             start = troubled.server(address)
             if who == "server":
-                deaths = [drawn(random, *measured) for _ in range(DEATHS)]
+                deaths = [drawn(random, *measured) for _ in range(min(DEATHS, kills))]
                 outcomes = until_done(start, cut, deaths)
-                killed += outcomes.count("killed")
-                stages.update(d.stage or "any time" for d, o in zip(deaths, outcomes[:-1], strict=True) if o == "killed")
+                stages.update(_moments(deaths, outcomes))
             else:
                 until_done(start, cut, [])
         if who == "clients":
-            told = troubled.told()
-            killed += sum(told.values())
-            stages.update(told)
+            stages.update(troubled.told())
         same_as(whole, cut, traffic=False)
         _every_reply_counted(cut)
         for path in (cut, troubled.folder):
             shutil.rmtree(path)
-    return {"campaign": f"kill {who}", "seed": seed, "kills": killed, "at": dict(stages), "identical": True}
+    return _report(who, seed, stages)
 
 
 def _every_reply_counted(folder: Path) -> None:

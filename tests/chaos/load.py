@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from flower import fakegrid  # noqa: F401  (names the task to Flower, as its processes do)
 from flwr.app import Message
 
 from fetchsgd.exchange.messages import Answer, Greeting, Hello, Work
@@ -24,7 +25,6 @@ from fetchsgd.flower.server_round import Clock
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.setup import Setup
 from fetchsgd.wire import encode
-from flower import fakegrid  # noqa: F401  (names the task to Flower, as its processes do)
 
 # A megabyte each; the entropy coder makes those of few bits smaller than that.
 WAYS = {

@@ -1,4 +1,4 @@
-"""Hostile messages: whole ones, changed where their structure is, with length and checksum repaired.
+"""Hostile messages: whole ones, changed where their structure is, and then repaired.
 
 A mutation that leaves the checksum wrong is refused in the first microsecond and tests nothing. So
 every message here gets past magic, version, length and checksum, and is wrong further in.

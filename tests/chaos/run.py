@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
-
 from chaos import disks, hostile_bytes, kills, load  # noqa: E402
 
 Report = dict[str, Any]
@@ -57,15 +56,23 @@ def _load(way: str) -> Callable[[int, int, Path], Report]:
 
 
 CAMPAIGNS = {
-    "bytes": Campaign(_bytes, 10_000_000, 5000),
-    "kill-simulator": Campaign(kills.simulator, 100, 4),
-    "kill-server": Campaign(kills.server, 100, 4),
+    "bytes": Campaign(_bytes, 10_000_000, 3000),
+    "kill-simulator": Campaign(kills.simulator, 100, 2),
+    "kill-server": Campaign(kills.server, 100, 2),
     "kill-clients": Campaign(kills.clients, 100, 4),
-    "damage": Campaign(disks.damage, 0, 60),
+    "damage": Campaign(disks.damage, 0, 40),
     "disk": Campaign(disks.disks, 100, 4, needs_root=True),
     **{f"load-{way.replace(' ', '-')}": Campaign(_load(way), 1000, 40) for way in load.WAYS},
 }
-IN_SHORT = ("bytes", "kill-simulator", "kill-server", "kill-clients", "damage", "disk", "load-floats")
+IN_SHORT = (
+    "bytes",
+    "kill-simulator",
+    "kill-server",
+    "kill-clients",
+    "damage",
+    "disk",
+    "load-floats",
+)
 
 
 def run(name: str, seed: int, count: int | None, short: bool) -> Report:
@@ -96,7 +103,9 @@ def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     # Forks first: a process that has computed something has threads and locks that they would miss.
-    names = sorted(chosen(given.campaign, given.short), key=lambda n: not n.startswith(("kill", "disk")))
+    names = sorted(
+        chosen(given.campaign, given.short), key=lambda n: not n.startswith(("kill", "disk"))
+    )
     for name in names:
         line = json.dumps(run(name, given.seed, given.count, given.short))
         print(line, flush=True)

@@ -20,18 +20,18 @@ from random import Random
 from typing import Any
 
 import torch
+from chaos.forks import STAGES, Death, fork, outcome
+from flower.fakegrid import FakeGrid
+from flower.federations import config
 from flwr.app import Error, Message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 
-from chaos.forks import STAGES, Death, fork, outcome
 from fetchsgd.flower import client_round  # noqa: F401  (imported once, not in every fork)
 from fetchsgd.flower.server import federate
 from fetchsgd.flower.server_round import Clock
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.runs.setup import Setup
-from flower.federations import config
-from flower.fakegrid import FakeGrid
 
 NUM = 4  # clients, all of them in every round
 
@@ -44,7 +44,11 @@ class Clients:
     seed: int | None = None
 
     def run_config(self, out: Path) -> dict[str, Any]:
-        more = {"federation.clients": NUM, "train.clients_per_round": NUM, "federation.min_replies": NUM}
+        more = {
+            "federation.clients": NUM,
+            "train.clients_per_round": NUM,
+            "federation.min_replies": NUM,
+        }
         more |= {"federation.attempts": 50, "federation.deadline": 5.0, "train.epochs": 9.0}
         return config(out) | more | {"settings": "download.grid=steps upload.bits=8"}
 
@@ -140,7 +144,7 @@ def _answer(listener: Listener, clients: Clients) -> None:
 
 
 class Mortal(FakeGrid):
-    """With a seed, clients answer in processes that may die, and nodes restart under new numbers."""
+    """With a seed, clients answer in processes that may die, and nodes restart as others."""
 
     def __init__(self, run_config: dict[str, Any], clients: Clients) -> None:
         super().__init__(run_config)
@@ -157,7 +161,7 @@ class Mortal(FakeGrid):
             return self._restarted(node, message)
         death = Death(0, self.random.choice(STAGES))
         if kind == "query" or self.random.random() < 0.3:
-            death = Death(seconds=self.random.uniform(0, 0.1))
+            death = Death(seconds=self.random.uniform(0, 0.02 if kind == "query" else 0.1))
         return self._dying(node, message, death)
 
     def _dying(self, node: Any, message: Message, death: Death) -> Message:

@@ -165,9 +165,7 @@ def load_checkpoint(
             raise UserError(f"cannot resume {folder}: {error}") from error
         earlier = path.with_name(EARLIER)
         way_out = f"; {earlier} is of an earlier round" if earlier.exists() else ""
-        raise UserError(
-            f"{path} is not a whole checkpoint of this program: {error}{way_out}"
-        ) from error
+        raise UserError(f"{path} is not a checkpoint of this program: {error}{way_out}") from error
 
 
 def _grouped(tensors: Tensors) -> dict[str, Tensors]:
