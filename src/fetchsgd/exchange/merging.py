@@ -125,7 +125,7 @@ def length(numbers: Tensor) -> float:
     if numbers.device.type != "cpu":
         return float(torch.linalg.vector_norm(rows.double(), dim=1).max())
     # Piece by piece: a table of doubles would not fit into the processor's cache.
-    squares = [sum(_squared(piece) for piece in row.split(PIECE)) for row in rows]
+    squares = [sum(_squared(piece) for piece in torch.split(row, PIECE)) for row in rows]
     return math.nan if any(map(math.isnan, squares)) else math.sqrt(max(squares))
 
 

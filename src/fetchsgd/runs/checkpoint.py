@@ -120,7 +120,7 @@ def checksum_of(tensors: Tensors, about: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         part = tensors[name].detach().cpu().contiguous()
         found = zlib.crc32(f"{name} {part.dtype} {list(part.shape)}".encode(), found)
-        found = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 

@@ -166,8 +166,9 @@ class LinearMessage(_Stateless):
         if total.device.type != "cpu":
             total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
             return
-        sums, numbers = total.view(-1).split(PIECE), reply.numbers.cpu().reshape(-1).split(PIECE)
-        for part, more in zip(sums, numbers, strict=True):
+        sums, numbers = total.view(-1), reply.numbers.cpu().reshape(-1)
+        pieces = zip(torch.split(sums, PIECE), torch.split(numbers, PIECE), strict=True)
+        for part, more in pieces:
             part.add_(more.double(), alpha=weight)
 
     def predicted_bytes(self, payload: Payload) -> float:
