@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo demo-federated demo-private docs package test test-federation soak-federation test-gpu fuzz lint format bench bench-rivals bench-links bench-ddp clean
+.PHONY: setup demo demo-federated demo-private docs package test test-federation soak-federation test-gpu fuzz chaos chaos-short lint format bench bench-rivals bench-links bench-ddp clean
 
 setup: $(READY)
 
@@ -30,6 +30,15 @@ fuzz: setup
 	$(BIN)/python -m pip install --quiet --target build/atheris --upgrade atheris==3.0.0
 	$(FUZZ) $(FUZZ_OPTIONS)
 	$(FUZZ) --loops $(FUZZ_OPTIONS)
+
+# Deaths, bad disks, hostile messages and load, by seed; an hour on two cores. Disks need root.
+SEED ?= 0
+chaos: setup
+	$(BIN)/python tests/chaos/run.py all --seed $(SEED) --out build/chaos.jsonl
+
+# The same in a minute or two.
+chaos-short: setup
+	$(BIN)/python tests/chaos/run.py all --short --seed $(SEED)
 
 # The site, with its notebooks run: build/docs/index.html. Warnings are errors.
 docs: setup

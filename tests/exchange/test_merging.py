@@ -1,15 +1,17 @@
 """What is accepted, what it adds up to, and what is not. Without Flower."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fetchsgd.exchange.merging import Expected, RunningMean, judge
+from fetchsgd.exchange.merging import Expected, RunningMean, judge, length
 from fetchsgd.exchange.messages import Answer
 from fetchsgd.exchange.rejections import RejectedError
 from fetchsgd.flower.work import row_of
-from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, Upload
+from fetchsgd.methods import FedAvg, FetchSGD, LocalTopK, Reply, Upload
+from fetchsgd.methods.messages.linear import PIECE
 from fetchsgd.quantisers import Bits
 from fetchsgd.wire import Floats, decode, encode
 
@@ -52,6 +54,27 @@ def test_the_mean_is_that_of_what_was_sent_in_any_order(method, bits):
     shares = torch.tensor(examples, dtype=torch.float64) / sum(examples)
     wanted = (shares @ dense.double().flatten(1)).view(means[0].mean.shape)
     torch.testing.assert_close(means[0].mean.double(), wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(0,), (7,), (3, 50_000), (2, PIECE), (2, 2 * PIECE + 1)])
+def test_norm_and_sum_piece_by_piece_are_those_of_the_whole(shape, generator):
+    numbers = 3 * torch.randn(shape, generator=generator)
+    rows = numbers.double().view(-1, shape[-1]) if numbers.numel() else torch.zeros(1, 1)
+    assert length(numbers) == pytest.approx(float(rows.norm(dim=1).max()), rel=1e-12)
+    message = replace(FedAvg(DIM).message, dim=numbers.numel())
+    total = torch.randn(numbers.numel(), dtype=torch.float64, generator=generator)
+    wanted = total + 0.7 * numbers.double().flatten()
+    message.add(total, Reply(numbers.flatten(), numbers.numel()), 0.7)
+    torch.testing.assert_close(total, wanted, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("at", [(0, 0), (1, PIECE - 1), (1, PIECE), (2, 2 * PIECE)])
+def test_one_number_that_is_not_finite_shows_in_the_norm(bad, at):
+    numbers = torch.full((3, 2 * PIECE + 1), 3e38)
+    assert math.isfinite(length(numbers))
+    numbers[at] = bad
+    assert not math.isfinite(length(numbers))
 
 
 def _dense(accepted):

@@ -1,6 +1,7 @@
 """What a client keeps: in Flower's memory or in a folder, and what it does with a broken file."""
 
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -82,6 +83,10 @@ def rewritten(**change):
     return damage
 
 
+def renamed(path, before, after):
+    path.write_bytes(path.read_bytes().replace(before.encode(), after.encode()))
+
+
 DAMAGES = {
     "half of it": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "nothing": lambda path: path.write_bytes(b""),
@@ -90,9 +95,12 @@ DAMAGES = {
     "a folder": lambda path: path.unlink() or path.mkdir(),
     "a flipped bit": flipped,
     "another program's": lambda path: save_file(VECTORS, path),
-    "another format": rewritten(format="fetchsgd.kept.2"),
+    "another format": rewritten(format="fetchsgd.kept.3"),
     "another client's": rewritten(client="4"),
     "another checksum": rewritten(checksum="0"),
+    "another version": rewritten(version="8"),
+    "another run's": rewritten(lineage="abd"),
+    "another name": lambda path: renamed(path, "held", "helf"),
     "a version that is no number": rewritten(version="seven"),
     "a version below 0": rewritten(version="-1"),
 }
@@ -109,6 +117,17 @@ def test_a_broken_file_is_told_and_counts_as_nothing(name, tmp_path, caplog):
     if name != "a folder":
         ours.save(ClientState("abc", 8, VECTORS))
         assert ours.about() == About("abc", 8)
+
+
+def test_files_of_the_version_before_are_read(tmp_path):
+    ours = InFolder(tmp_path, 3)
+    found = 0
+    for name in sorted(VECTORS):
+        found = zlib.crc32(VECTORS[name].data, found)
+    about = {"format": "fetchsgd.kept.1", "client": "3", "lineage": "abc", "version": "7"}
+    save_file(VECTORS, ours.path, about | {"checksum": str(found)})
+    assert ours.load().version == 7
+    assert ours.load().vectors.keys() == VECTORS.keys()
 
 
 def test_what_is_half_written_is_beside_the_file(tmp_path):

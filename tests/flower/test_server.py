@@ -33,6 +33,13 @@ from fetchsgd.runs.status import read_status
 from fetchsgd.simulation import Run
 
 
+def test_a_damaged_name_of_the_run_is_told(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "federation.json").write_bytes(b'{"lineage": "ab\x9c')
+    with pytest.raises(UserError, match=r"federation.json is damaged.* remove the file"):
+        train(federation(tmp_path / "run"))
+
+
 def simulated(grid, out):
     settings, _ = read_settings(grid.run_config)
     return Run(settings).execute(out)

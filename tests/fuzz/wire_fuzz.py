@@ -15,7 +15,6 @@ The folder of the corpus is made if it is missing, and seeded with one message o
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import warnings
 from pathlib import Path
@@ -36,21 +35,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import atheris  # noqa: E402
 
 with atheris.instrument_imports(include=["fetchsgd.wire", "fetchsgd.quantisers"], exclude=COMPILED):
+    from chaos.mutations import mended
+
     import fetchsgd.quantisers  # noqa: F401  (what reads its sections, else imported later)
     from fetchsgd.wire import WireError
     from fetchsgd.wire.codec import parse, write
-    from fetchsgd.wire.header import HEADER_BYTES, MAGIC, VERSION, checksum_of
-
-LENGTH_AT = HEADER_BYTES - 16
-
-
-def mended(data: bytes) -> bytes:
-    """The input with a valid magic, version, length and checksum."""
-    message = bytearray(data.ljust(HEADER_BYTES, b"\0"))
-    message[:5] = MAGIC + bytes([VERSION])
-    message[LENGTH_AT : LENGTH_AT + 8] = struct.pack("<Q", len(message))
-    message[HEADER_BYTES - 4 : HEADER_BYTES] = struct.pack("<I", checksum_of(message))
-    return bytes(message)
 
 
 def check(data: bytes) -> None:

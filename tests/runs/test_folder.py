@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import MachineError, UserError
 from fetchsgd.runs.files import (
     read_about,
     read_config,
@@ -46,6 +50,58 @@ def test_what_is_written_is_read(folder):
     folder.finish({"value": 0.5})
     assert read_result(folder.path).values == folder.result == {"value": 0.5}
     assert list(run_folders(folder.path.parent)) == [folder.path]
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What is forced to the disk, in its order: files by name, and folders as such."""
+    real, found = os.fsync, []
+
+    def fsync(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        found.append("folder" if is_folder else name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_file_is_on_the_disk_and_so_is_its_name(tmp_path, synced):
+    write_atomically(tmp_path / "a", b"new")
+    assert synced == ["a.partial", "folder"]
+
+
+def test_a_line_of_metrics_is_on_the_disk(folder, synced):
+    folder.log({"round": 1})
+    assert synced == ["metrics.jsonl"]
+
+
+def test_what_cannot_be_removed_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(MachineError, match="cannot write .*untouched.: Read-only file system"):
+        write_atomically(tmp_path / "a", b"new")
+
+
+@pytest.mark.parametrize("call", ["add_scalar", "close"])
+def test_what_tensorboard_cannot_write_is_a_sentence_and_leaves_no_result(call, folder):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+    assert isinstance(folder._events, writer)
+    real = getattr(folder._events, call)
+    setattr(folder._events, call, full)
+    events = folder._events
+    with pytest.raises(MachineError, match="cannot write to .*run: No space left on device"):
+        folder.log({"round": 1, "loss": 0.5}) if call == "add_scalar" else folder.finish({})
+    assert folder.result is None
+    setattr(events, call, real)
+    events.close()
 
 
 def test_every_file_stays_valid_json(folder):

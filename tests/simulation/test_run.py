@@ -157,8 +157,9 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
     real, calls = os.fsync, []
 
     def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) > 4:
+        if "checkpoint" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            calls.append(descriptor)
+        if len(calls) > 2:
             raise OSError(28, "No space left on device")
         real(descriptor)
 
@@ -174,6 +175,63 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_last_checkpoint(tmp_path, mo
     assert found.training.round >= 2
     assert not list((tmp_path / "run").glob("*.partial"))
     make("fetchsgd", "checkpoint_every=2").execute(tmp_path / "run", resume=True)
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_has_no_result(tmp_path, monkeypatch):
+    """Else it would seem to have ended, and its checkpoint would be of an earlier round."""
+    make("fetchsgd").execute(tmp_path / "whole")
+    real = os.fsync
+
+    def full(descriptor):
+        if "checkpoint" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            time.sleep(0.2)  # until the run has nothing left to do
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="cannot write .*checkpoint.safetensors"):
+        make("fetchsgd").execute(tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
+    monkeypatch.undo()
+    make("fetchsgd").execute(tmp_path / "run", resume=True)
+    assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def changed(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: changed(path, -1),  # a number
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"round":"9"', b'"round":"8"')),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"__metadata__", b"__metadatb__")),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"checksum", b"checksun")),
+    ],
+)
+def test_a_checkpoint_in_which_a_byte_has_changed_is_refused(damage, tmp_path):
+    make().execute(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    path = tmp_path / "run" / checkpoints.FILE
+    before = path.read_bytes()
+    damage(path)
+    assert path.read_bytes() != before
+    with pytest.raises(UserError, match="checkpoint.safetensors is not a checkpoint"):
+        make().execute(tmp_path / "run", resume=True)
+
+
+def test_checkpoints_without_a_checksum_are_read(tmp_path):
+    """Those of the version before."""
+    make().execute(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    path = tmp_path / "run" / checkpoints.FILE
+    before = load_file(path)
+    save_file(before, path, {"format": "2", "round": "9", "seconds": "1.0"})
+    make().execute(tmp_path / "run", resume=True)
+    assert torch.equal(load_file(path)["weights"], before["weights"])
 
 
 def test_an_unwritable_place_is_a_clear_error(tmp_path):

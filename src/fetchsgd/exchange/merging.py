@@ -20,6 +20,7 @@ from torch import Tensor
 from fetchsgd.exchange.messages import Answer
 from fetchsgd.exchange.rejections import Reason, RejectedError
 from fetchsgd.methods import Message, Reply
+from fetchsgd.methods.messages.linear import PIECE
 from fetchsgd.quantisers import Quantiser
 from fetchsgd.robust import Merger
 from fetchsgd.server.rounds import Merged
@@ -63,12 +64,16 @@ def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
     _check_header(answer, client, expected)
     payload = _decoded(answer.payload, expected)
     reply = expected.message.read(payload)
-    if not bool(reply.numbers.isfinite().all()) or not math.isfinite(answer.loss):
+    norm = length(reply.numbers)
+    # The square of a float32 is finite in float64: so is the norm, unless a number is not.
+    if not math.isfinite(norm) or not math.isfinite(answer.loss):
         raise RejectedError("not_finite", "the reply holds numbers that are not finite")
-    reply = reply._replace(numbers=_within_norm(reply.numbers, expected))
+    clipped = _within_norm(reply.numbers, norm, expected)
+    if clipped is not reply.numbers:
+        reply, norm = reply._replace(numbers=clipped), length(clipped)
     weight = float(answer.examples) if expected.by_examples else 1.0
     return Accepted(
-        reply, weight, answer.examples, answer.loss, length(reply.numbers),
+        reply, weight, answer.examples, answer.loss, norm,
         expected.message.predicted_bytes(payload),
     )  # fmt: skip
 
@@ -115,15 +120,23 @@ def length(numbers: Tensor) -> float:
     Every row of an honest table is about as long as the vector that it sketches. By a median over
     rows, half of them could be as long as they like.
     """
-    rows = torch.linalg.vector_norm(numbers.double().view(-1, numbers.shape[-1]), dim=1)
-    return float(rows.max()) if rows.numel() else 0.0
+    if not numbers.numel():
+        return 0.0
+    rows = numbers.view(-1, numbers.shape[-1])
+    if numbers.device.type != "cpu":
+        return float(torch.linalg.vector_norm(rows.double(), dim=1).max())
+    # Piece by piece: a table of doubles would not fit into the processor's cache.
+    squares = [sum(_squared(piece) for piece in torch.split(row, PIECE)) for row in rows]
+    return math.nan if any(map(math.isnan, squares)) else math.sqrt(max(squares))
 
 
-def _within_norm(numbers: Tensor, expected: Expected) -> Tensor:
+def _squared(piece: Float32[Tensor, " size"]) -> float:
+    doubles = piece.double()
+    return float(torch.dot(doubles, doubles))
+
+
+def _within_norm(numbers: Tensor, norm: float, expected: Expected) -> Tensor:
     """Reject what is longer than is allowed at all, and clip the rest if that is asked for."""
-    if not expected.max_norm and not expected.clip_norm:
-        return numbers
-    norm = length(numbers)
     if expected.max_norm and norm > expected.max_norm:
         raise RejectedError(
             "norm", f"its norm is {norm:.3g}, above federation.max_norm = {expected.max_norm:g}"

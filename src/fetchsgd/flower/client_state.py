@@ -11,11 +11,10 @@ from __future__ import annotations
 import logging
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -25,7 +24,8 @@ from fetchsgd.exchange.client_state import ClientState
 log = logging.getLogger("flwr.fetchsgd")
 
 ABOUT, VECTORS = "fetchsgd.about", "fetchsgd.vectors"  # in Flower's memory
-FORMAT = "fetchsgd.kept.1"  # of files
+FORMAT = "fetchsgd.kept.2"  # of files
+OLDER = "fetchsgd.kept.1"  # whose checksum is of the vectors alone
 
 
 class About(NamedTuple):
@@ -102,7 +102,7 @@ class InFolder:
 
         about = {
             "format": FORMAT, "client": str(self.client), "lineage": kept.lineage,
-            "version": str(kept.version), "checksum": str(_checksum(kept.vectors)),
+            "version": str(kept.version), "checksum": str(_checksum(kept, self.client)),
         }  # fmt: skip
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def read_file(path: Path, client: int, with_vectors: bool) -> ClientState:
     """What `InFolder` has saved, or an error."""
     with safe_open(path, "np") as file:
         about = file.metadata() or {}
-        if about.get("format") != FORMAT or about.get("client") != str(client):
+        if about.get("format") not in (FORMAT, OLDER) or about.get("client") != str(client):
             raise ValueError("written by another program, or for another client")
         kept = ClientState(about["lineage"], int(about["version"]))
         if kept.version < 0:
@@ -134,13 +134,20 @@ def read_file(path: Path, client: int, with_vectors: bool) -> ClientState:
             return kept
         for name in file.keys():  # noqa: SIM118
             kept.vectors[name] = file.get_tensor(name)
-    if _checksum(kept.vectors) != int(about["checksum"]):
+    found = _checksum(kept, client if about["format"] == FORMAT else None)
+    if found != int(about["checksum"]):
         raise ValueError("the checksum is wrong")
     return kept
 
 
-def _checksum(vectors: dict[str, NDArray[Any]]) -> int:
+def _checksum(kept: ClientState, client: int | None) -> int:
+    """Of all that was kept; without a client, as older files have it, of the vectors alone."""
     found = 0
-    for name in sorted(vectors):
-        found = zlib.crc32(np.ascontiguousarray(vectors[name]).data, found)
+    if client is not None:
+        found = zlib.crc32(f"{client} {kept.lineage} {kept.version}".encode())
+    for name in sorted(kept.vectors):
+        vector = np.ascontiguousarray(kept.vectors[name])
+        if client is not None:
+            found = zlib.crc32(f"{name} {vector.dtype.str} {vector.shape}".encode(), found)
+        found = zlib.crc32(vector.data, found)
     return found

@@ -21,6 +21,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.clients.evaluate import evaluate
+from fetchsgd.errors import UserError
 from fetchsgd.exchange.agreement import digest
 from fetchsgd.flower.events import Events
 from fetchsgd.flower.secure.account import Account, SpentError
@@ -204,4 +205,10 @@ def lineage(folder: Path) -> str:
     if not path.exists():
         about = {"lineage": secrets.token_hex(8)}
         write_atomically(path, json.dumps(about).encode())
-    return str(json.loads(path.read_text())["lineage"])
+    try:
+        return str(json.loads(path.read_text())["lineage"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged, and with it the name under which clients know this run's "
+            "versions; remove the file, and clients fetch everything anew"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fetchsgd.errors import UserError
+from fetchsgd.errors import UserError, from_os
 from fetchsgd.runs.files import CHECKPOINT as FILE
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.server.grids import Downloads, GridWeights
@@ -20,8 +21,11 @@ from fetchsgd.server.ledger import Ledger
 from fetchsgd.server.rounds import Training
 
 EARLIER = "checkpoint-earlier.safetensors"  # of a round after which all was well
-# 1: steps of a grid came from the device's own arithmetic.
-FORMAT = 2
+# 1: steps of a grid came from the device's own arithmetic. 2: without a checksum.
+FORMAT, WITH_CHECKSUM = 3, 3
+OLDEST_STEPS = 2
+
+CHECKSUM = "checksum"  # in the metadata
 
 Tensors = dict[str, Tensor]
 
@@ -69,7 +73,7 @@ class CheckpointWriter:
         from safetensors.torch import save  # of an extra: a run without a folder needs none
 
         plain = {name: part.contiguous() for name, part in state.items()}
-        content = save(plain, about)
+        content = save(plain, about | {CHECKSUM: checksum_of(plain, about)})
         write_atomically(self.path, content)
         if keep:
             self._keep(content)
@@ -110,6 +114,25 @@ def parts_of(training: Training) -> Iterator[tuple[str, Tensor]]:
             yield f"{group}.{name}", part
 
 
+def checksum_of(tensors: Tensors, about: Mapping[str, str]) -> str:
+    """CRC-32 of everything that a checkpoint says: safetensors has none of its own."""
+    told = sorted((name, text) for name, text in about.items() if name != CHECKSUM)
+    found = zlib.crc32(repr(told).encode())
+    for name in sorted(tensors):
+        part = tensors[name].detach().cpu().contiguous()
+        found = zlib.crc32(f"{name} {part.dtype} {list(part.shape)}".encode(), found)
+        found = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
+
+
+def _check_whole(tensors: Tensors, about: Mapping[str, str]) -> None:
+    """ValueError where a byte has changed on the disk. Earlier versions wrote no checksum."""
+    if CHECKSUM not in about and int(about.get("format", 1)) < WITH_CHECKSUM:
+        return
+    if about.get(CHECKSUM) != checksum_of(tensors, about):
+        raise ValueError("its checksum is wrong, so the file was damaged on the disk")
+
+
 def saved_round(folder: Path) -> int | None:
     """After how many rounds the checkpoint of a folder was saved; None if there is none."""
     from safetensors import SafetensorError, safe_open
@@ -137,10 +160,14 @@ def read_checkpoint(folder: Path, device: torch.device) -> Saved | None:
 
     try:
         with safe_open(path, "pt", device=str(device)) as file:
-            names = file.keys()
-            return Saved(file.metadata() or {}, {name: file.get_tensor(name) for name in names})
-    except SafetensorError as error:
-        raise UserError(f"{path} is not a checkpoint of this program: {error}") from error
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        _check_whole(tensors, about)
+    except OSError as error:
+        raise from_os(f"{path} cannot be read", error) from error
+    except (SafetensorError, ValueError) as error:
+        raise _not_ours(folder, error) from error
+    return Saved(about, tensors)
 
 
 def load_checkpoint(
@@ -155,17 +182,27 @@ def restored(
     saved: Saved, folder: Path, start: Training, downloads: Downloads, device: torch.device
 ) -> Checkpoint:
     """Where a run stood, from what a checkpoint of its folder holds."""
-    groups: dict[str, Tensors] = {"": {}}
-    for name, part in saved.tensors.items():
-        group, dot, rest = name.partition(".")
-        own = groups.setdefault(group if dot else "", {})
-        own[rest if dot else name] = part
     try:
-        return _restored(saved.about, groups, start, downloads, device)
+        return _restored(saved.about, _grouped(saved.tensors), start, downloads, device)
+    except UserError as error:
+        raise UserError(f"cannot resume {folder}: {error}") from error
     except (KeyError, ValueError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise UserError(f"cannot resume {folder}: {error}") from error
-        raise UserError(f"{folder / FILE} is not a checkpoint of this program: {error}") from error
+        raise _not_ours(folder, error) from error
+
+
+def _not_ours(folder: Path, error: Exception) -> UserError:
+    earlier = folder / EARLIER
+    way_out = f"; {earlier} is of an earlier round" if earlier.exists() else ""
+    return UserError(f"{folder / FILE} is not a checkpoint of this program: {error}{way_out}")
+
+
+def _grouped(tensors: Tensors) -> dict[str, Tensors]:
+    """By what stands before the first dot of a name; nothing before it for the run's own."""
+    groups: dict[str, Tensors] = {"": {}}
+    for name, part in tensors.items():
+        group, dot, rest = name.partition(".")
+        groups.setdefault(group if dot else "", {})[rest if dot else name] = part
+    return groups
 
 
 def _restored(
@@ -177,7 +214,7 @@ def _restored(
 ) -> Checkpoint:
     own = groups.pop("")
     place = GridWeights(own["weights"], own["steps"])
-    if int(about.get("format", 1)) < FORMAT and len(place.steps):
+    if int(about.get("format", 1)) < OLDEST_STEPS and len(place.steps):
         raise UserError(
             "the checkpoint is of an earlier version, whose steps (download.grid = 'steps') had "
             "other sizes; start the run anew in another folder"

@@ -15,10 +15,12 @@ file gets a sentence that names the file and the field. Nothing here needs torch
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,9 +157,28 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written to keeps it
+            temporary.unlink(missing_ok=True)
         raise from_os(f"cannot write {path} (what was there before is untouched)", error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """That one file has taken the place of another is in the folder, which is forced to disk too.
+
+    Else a power cut could bring the old file back, after clients have heard of the new one.
+    """
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _finite(value: Any) -> Any:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,41 +116,56 @@ class RunFolder:
 
     def start(self, round: int) -> None:
         """Forget what was logged after the checkpoint from which the run continues."""
-        (self.path / RESULT).unlink(missing_ok=True)  # of a run that goes on for longer
+        with self._writing():
+            (self.path / RESULT).unlink(missing_ok=True)  # of a run that goes on for longer
         kept = [line for line in self._logged() if line.whole("round") <= round]
         log = "".join(f"{to_json(line.values)}\n" for line in kept)
         write_atomically(self.path / METRICS, log.encode())
         if round == 0:
-            (self.path / CHECKPOINT).unlink(missing_ok=True)
-            (self.path / MODEL).unlink(missing_ok=True)
+            with self._writing():
+                (self.path / CHECKPOINT).unlink(missing_ok=True)
+                (self.path / MODEL).unlink(missing_ok=True)
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._events = SummaryWriter(str(self.path), purge_step=round or None)
+            with self._writing():
+                self._events = SummaryWriter(str(self.path), purge_step=round or None)
 
     def _logged(self) -> list[Fields]:
         return read_metrics(self.path) if (self.path / METRICS).exists() else []
 
     def log(self, line: Line) -> None:
-        """Add a line to the metrics, and its numbers to TensorBoard."""
-        try:
+        """Add a line to the metrics, and its numbers to TensorBoard.
+
+        The line is on the disk before the checkpoint of its round: a federation counts on from it.
+        """
+        with self._writing():
             with (self.path / METRICS).open("a") as file:
                 file.write(to_json(line) + "\n")
-        except OSError as error:
-            raise from_os(f"cannot write to {self.path}", error) from error
-        if self._events is not None:
-            for key, value in line.items():
-                if key != "round" and isinstance(value, int | float) and math.isfinite(value):
-                    self._events.add_scalar(key, value, line["round"])
+                file.flush()
+                os.fsync(file.fileno())
+            if self._events is not None:
+                for key, value in line.items():
+                    if key != "round" and isinstance(value, int | float) and math.isfinite(value):
+                        self._events.add_scalar(key, value, line["round"])
 
     def finish(self, result: Line) -> None:
+        self.close()  # first: what cannot be written then leaves a run to resume, without a result
         write_atomically(self.path / RESULT, f"{to_json(result, indent=1)}\n".encode())
-        self.close()
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        events, self._events = self._events, None
+        if events is not None:
+            with self._writing():
+                events.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the system refuses is a sentence, also where TensorBoard's thread has met it."""
+        try:
+            yield
+        except OSError as error:
+            raise from_os(f"cannot write to {self.path}", error) from error
 
 
 def forget(path: Path) -> None:

@@ -195,6 +195,8 @@ class Recorder:
 
         stopped: why, where it is before the last round.
         """
+        if self.checkpoints is not None:
+            self.checkpoints.wait()  # a run with a result is one whose last state is saved
         if self.folder.path is not None:
             write_model(self.folder.path, self.setup.model, training.weights)
         return self._end(training, "finished", {} if stopped is None else {"stopped": stopped})

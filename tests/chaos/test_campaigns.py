@@ -1,0 +1,85 @@
+"""The campaigns in their short forms; `make chaos` has the long ones."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
+
+from chaos import disks, hostile_bytes, load
+from chaos.forks import Death, fork, outcome
+from chaos.mutations import mended, mutated
+from wire.messages import one_of_each
+
+from fetchsgd.runs.files import write_atomically
+from fetchsgd.wire import WireError, decode
+
+RUN = Path(__file__).parent / "run.py"
+
+
+def test_hostile_messages_get_past_the_checksum():
+    """And some of them are whole: so the mutations are neither too weak nor too strong."""
+    kinds, random = list(one_of_each().values()), Random(0)
+    assert all(mended(message) == message for message in kinds)
+    said = []
+    for _ in range(300):
+        try:
+            decode(mutated(kinds, random))
+        except WireError as error:
+            said.append(str(error))
+    assert 200 < len(said) < 300
+    assert not any("checksum" in sentence or "cut off" in sentence for sentence in said)
+    assert len(set(said)) > 50
+
+
+def test_hostile_messages(tmp_path):
+    found = hostile_bytes.campaign(0, 2000, 60.0, tmp_path)
+    assert found["messages"] == 2000
+    assert found["decoder"] > 1000 < 10 * found["protocol"]
+
+
+def test_damaged_files(tmp_path):
+    found = disks.damage(0, 25, tmp_path)
+    kinds = ("checkpoint cut", "checkpoint flipped", "client cut", "client flipped")
+    assert [found[f"{kind}, refused"] for kind in kinds] == [25] * 4
+
+
+def test_many_replies_at_once(tmp_path):
+    found = load.campaign(0, 30, 2, tmp_path, "8 bits")
+    assert found["round_mb"] >= 25
+    assert found["reply_as_floats_mb"] > 4
+
+
+@pytest.mark.parametrize("stage", ["half", "written", "synced", "replaced"])
+def test_a_death_at_each_moment_of_a_write(stage, tmp_path):
+    """What campaigns rely on: before the last moment there is the old file, after it the new."""
+    write_atomically(tmp_path / "a", b"before")
+    death = Death(0, stage)
+    child = fork(lambda: write_atomically(tmp_path / "a", b"after it"), death)
+    assert outcome(child, death) == "killed"
+    assert (tmp_path / "a").read_bytes() == (b"after it" if stage == "replaced" else b"before")
+    left = {"half": b"afte", "written": b"after it", "synced": b"after it"}
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.partial")} == (
+        {"a.partial": left[stage]} if stage in left else {}
+    )
+
+
+def test_a_killed_simulator():
+    command = [sys.executable, str(RUN), "kill-simulator", "--short"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["kills"] >= 2
+    assert found["identical"]
+
+
+@pytest.mark.federation  # for its time alone
+@pytest.mark.parametrize("name", ["kill-server", "kill-clients", "disk"])
+def test_killed_servers_and_clients_and_bad_disks(name):
+    command = [sys.executable, str(RUN), name, "--short"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
