@@ -13,7 +13,8 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -157,16 +158,28 @@ def disks(seed: int, count: int, folder: Path) -> dict[str, Any]:
     return {"campaign": "disk", "seed": seed, "troubles": count, **done}
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without thousands of warnings that a file is lost."""
+    log = logging.getLogger("flwr.fetchsgd")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def damage(seed: int, count: int, folder: Path) -> dict[str, Any]:
     """A checkpoint and what a client keeps, cut off or changed at any byte.
 
     count: how many places of each are tried; 0 for every byte.
     """
-    logging.getLogger("flwr.fetchsgd").setLevel(logging.ERROR)
     random, counts = Random(f"damage {seed}"), Counter[str]()
     run, keeper = _finished(folder / "run"), _kept(folder / "state")
-    _damaged(folder / "run" / FILE, lambda: _saved(run, folder / "run"), random, count, counts)
-    _damaged(keeper.path, lambda: _held(keeper), random, count, counts)
+    with _quiet():
+        _damaged(folder / "run" / FILE, lambda: _saved(run, folder / "run"), random, count, counts)
+        _damaged(keeper.path, lambda: _held(keeper), random, count, counts)
     return {"campaign": "damage", "seed": seed, **counts}
 
 
