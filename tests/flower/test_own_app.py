@@ -15,7 +15,7 @@ from flower import fakegrid  # sets what Flower's processes set
 from flwr.app import Context, Error, Message, RecordDict
 
 import fetchsgd as fs
-from fetchsgd.flower.own_app import federate, take_part
+from fetchsgd.flower.own_app import _Clients, federate, take_part
 from fetchsgd.flower.processes import Federation
 from fetchsgd.flower.protocol import PAYLOAD, WIRE
 
@@ -131,6 +131,15 @@ def test_the_readme_shows_the_diff_and_it_is_short():
         assert "```diff\n" + "\n".join(line.rstrip() for line in lines) + "\n```" in page
         changed += sum(line.startswith("+") and len(line) > 1 for line in lines[2:])
     assert changed <= 16
+
+
+def test_ids_of_nodes_are_as_large_as_flower_draws_them():
+    plan, ids = plan_for("uncompressed"), [5, 2**63 - 1, 2**63 + 9, 2**64 - 3]
+    nodes = Nodes(plan)
+    nodes.contexts = dict.fromkeys(ids)
+    chosen = _Clients(nodes, fs.Server(plan), 1.0).some(1.0, 1)
+    assert sorted(chosen) == ids
+    assert all(type(node) is int for node in chosen)
 
 
 @pytest.mark.federation

@@ -118,8 +118,9 @@ class _Clients:
         count = max(round(fraction * len(nodes)), least, 1)
         seed = self.server.plan.setup.config.train.seed
         generator = numpy_generator(seed, "cohort", self.server.round)
-        chosen: list[int] = generator.choice(nodes, min(count, len(nodes)), replace=False).tolist()
-        return chosen
+        # Ids of 64 bits would become floats in an array.
+        chosen = generator.choice(len(nodes), min(count, len(nodes)), replace=False)
+        return [nodes[place] for place in chosen]
 
     def ask(self, nodes: list[int]) -> None:
         """Until all have replied, or failed, or time is up."""
