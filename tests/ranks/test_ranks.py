@@ -69,6 +69,8 @@ def test_noise_that_nobody_can_predict_is_the_same_in_all_processes(folder):
 
 def test_a_run_goes_on_with_other_numbers_of_processes(folder):
     """Two begin, three go on, one ends it; clients remember, so each has its row somewhere."""
+    assert (folder / "stopped-4").exists()
+    assert (folder / "stopped-7").exists()
     names = ("changing", "whole")
     metrics = [(folder / name / "metrics.jsonl").read_text().splitlines() for name in names]
     assert len(metrics[0]) == len(metrics[1]) == 6

@@ -108,6 +108,7 @@ def changing(folder: Path) -> None:
     def train(rank: int, stop: int | None) -> None:
         def progress(seen: fs.Progress) -> None:
             if seen.round == stop:
+                (folder / f"stopped-{stop}").touch()
                 raise KeyboardInterrupt
 
         with contextlib.suppress(KeyboardInterrupt, MachineError):

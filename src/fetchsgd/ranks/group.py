@@ -129,8 +129,8 @@ class Ranks:
                 kind = getattr(torch, dtype.removeprefix("torch."))
                 part = torch.empty(shape, dtype=kind, device=device)
             if part.numel():
-                with lost_if_broken():
-                    dist.broadcast(part, 0)
+                with lost_if_broken():  # as bytes: gloo does not know 16-bit integers
+                    dist.broadcast(part.view(-1).view(torch.uint8), 0)
             found[name] = part
         return found
 
