@@ -104,7 +104,7 @@ demo-private: setup
 	$(BIN)/python -m fetchsgd.flower.demo --private --out runs/demo-private
 
 test-federation: setup
-	$(BIN)/python -m pytest tests/flower tests/ranks -m "federation or not federation"
+	$(BIN)/python -m pytest tests/flower tests/ranks tests/chaos -m "federation or not federation"
 
 # 20 SuperNodes, 100 rounds: fails where the memory of any process grows.
 soak-federation: setup

@@ -7,7 +7,7 @@
         --group "0.2: it sees each message" results/cifar10-frontier.jsonl uncompressed,true_topk
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
-its group beats in both accuracy and compression. The level is the best uncompressed run in them.
+its group beats in both accuracy and compression. The level is the mean of all uncompressed runs.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     shape, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained", sharey=True)
-    level = 0.0
+    plain: dict[tuple[str, int], float] = {}  # by file and seed
     for colour, (label, file, methods) in zip(COLOURS, options.group, strict=False):
         runs = find_runs([Path(file)])
         sgd = [run for run in runs if run.method == "uncompressed" and run.value]
-        plain = [_value(run) for run in sgd if _compression(run, "upload") < 1.01]
-        level = max([level, *plain])
+        whole = [run for run in sgd if _compression(run, "upload") < 1.01]
+        plain |= {(file, run.seed): _value(run) for run in whole}
         chosen = [run for run in runs if run.method in methods.split(",")]
         for panel, ax in zip(PANELS, axes, strict=True):
             found = points(chosen, panel)
@@ -93,6 +93,7 @@ def main() -> None:
                     "o", color=colour, alpha=0.35, markersize=4)  # fmt: skip
             line = [(p.compression, 100 * p.value) for p in frontier(found)]
             ax.plot(*zip(*line, strict=True), "o-", color=colour, label=label, markersize=5)
+    level = fmean(plain.values())
     for title, ax in zip(PANELS.values(), axes, strict=True):
         ax.set_xscale("log")
         ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if t <= ax.get_xlim()[1]]
