@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(params=SHAPES, ids=str)
 def pair(request, monkeypatch):
     monkeypatch.setattr(cuda, "TILE", 128)
+    monkeypatch.setattr(cuda, "READ", 32)
+    monkeypatch.setattr(cuda, "PROGRAMS", 0)
     monkeypatch.setattr(cuda, "SPAN", 128)
     hash = Permutation(*request.param, seed=7)
     return PermutedTriton(hash, CPU), PermutedReference(hash, CPU)

@@ -22,10 +22,16 @@ from fetchsgd.sketch.kernels.permuted import entry_programs
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
-# Cells that one program sums, for how many vectors, and groups that it has in flight.
-TILE = 1024
+# Cells that one program sums for one vector or for several together, unless that makes too few
+# programs to keep a GPU busy; how many vectors; and how many floats it has in flight.
+TILE = 2048
+PROGRAMS = 512
 VECTORS = 2
-UNROLL = 4
+FLIGHT = 4096
+# Floats that all threads of a program read at once.
+READ = 512
+# The least of them that are neighbours: a sector of memory.
+PART = 8
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -62,15 +68,18 @@ class PermutedTriton(TritonSelection):
         if out.numel() == 0:
             return out
         vectors = min(VECTORS, 1 << (count - 1).bit_length())
-        shape = self._tile(TILE // vectors)
-        tiles = -(-h.cols // (shape["T"] * shape["W"] * shape["P"]))
-        grid = (tiles * h.rows, -(-count // vectors))
+        batches = -(-count // vectors)
+        size = TILE // vectors
+        while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
+            size //= 2
+        shape = self._tile(size)
+        grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
                 programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=min(LANES, h.block),
-                UNROLL=max(UNROLL // vectors, 1),
+                UNROLL=max(FLIGHT // (vectors * size), 1),
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
@@ -139,7 +148,7 @@ class PermutedTriton(TritonSelection):
         begin, end = self._program_of(span.start), self._program_of(span.stop - 1) + 1
         launch(
             programs.write_estimates, (end - begin,),
-            out, begin, span.start, span.stop, *self._walk(table),
+            out, begin, span.start, span.stop, *self._walk(table), span.start % LANES == 0,
         )  # fmt: skip
         return out
 
@@ -179,10 +188,16 @@ class PermutedTriton(TritonSelection):
         )
 
     def _tile(self, size: int) -> dict[str, int]:
-        """So many cells or coordinates: of several blocks, or of one alone."""
-        block = self.hash.block
-        run, within = min(block, SIGNS), min(block, size)
-        return {"BLOCK": block, "T": size // within, "W": within // run, "P": run}
+        """So many cells or coordinates: of several blocks, or of one alone.
+
+        The more parts a block has, the more of it one thread holds; but each is read in one go,
+        which is quick if it is not too short.
+        """
+        within = min(self.hash.block, size)
+        parts = max(min(size // READ, within // PART), within // SIGNS, 1)
+        return {
+            "BLOCK": self.hash.block, "W": parts, "T": size // within, "P": within // parts,
+        }  # fmt: skip
 
     def _spans(self) -> tuple[int]:
         """Programs of a walk: each stays within one group."""
