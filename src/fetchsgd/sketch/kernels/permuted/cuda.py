@@ -18,7 +18,7 @@ from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
 from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
-from fetchsgd.sketch.kernels.permuted import entry_programs
+from fetchsgd.sketch.kernels.permuted import entry_programs, vote_programs
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
@@ -37,6 +37,11 @@ SPAN = 1024
 ENTRIES = 512
 # Floats that a thread reads at once.
 LANES = 4
+# Words of cells that one program marks, and of coordinates on which one lets rows vote.
+MARKED = 128
+VOTED = 512
+# How many coordinates that rows vote for there is room for, for each of those that may be kept.
+ROOM = 8
 # Rows of at most this many cells are sorted whole, which takes fewer launches than a selection.
 SORTED_CELLS = 1 << 22
 
@@ -151,6 +156,52 @@ class PermutedTriton(TritonSelection):
             out, begin, span.start, span.stop, *self._walk(table), span.start % LANES == 0,
         )  # fmt: skip
         return out
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        room = ROOM * capacity
+        if room > self.hash.dim // 4:  # more work than to estimate everything
+            return super().candidates(table, threshold, capacity)
+        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
+        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
+        counts = self._append_voted(indices, values, table, threshold, room)
+        voted, found = counts.tolist()
+        if voted > room:
+            return super().candidates(table, threshold, capacity)
+        return None if found > capacity else (indices[:found], values[:found])
+
+    def _append_voted(
+        self,
+        indices: Int64[Tensor, " capacity"],
+        values: Float32[Tensor, " capacity"],
+        table: Float32[Tensor, "rows cols"],
+        threshold: Float32[Tensor, " 1"],
+        room: int,
+    ) -> Int64[Tensor, " 2"]:
+        """Write what reaches the threshold; how many had enough votes, and how many reach it."""
+        h, network = self.hash, (median_network(self.hash.rows), *middle(self.hash.rows))
+        row_words = -(-max(h.cols, h.width * h.block) // 32)
+        bits = torch.empty(h.rows, row_words, dtype=torch.int32, device=self.device)
+        counts = torch.zeros(2, dtype=torch.int64, device=self.device)
+        launch(
+            vote_programs.mark_cells, (-(-row_words // MARKED), h.rows),
+            bits, counts, len(indices), threshold, table, h.cols, row_words, WORDS=MARKED,
+        )  # fmt: skip
+        listed = torch.empty(room, dtype=torch.int64, device=self.device)
+        each = max(h.block // 32, 1)
+        launch(
+            vote_programs.list_voted, (-(-h.width * each // VOTED) * h.groups,),
+            listed, counts, room, bits, row_words, h.dim, *self.numbers,
+            BLOCK=h.block, SIZE=h.block // each, EACH=each, UNITS=VOTED,
+            ROWS=h.rows, NEEDED=(h.rows + 1) // 2,
+        )  # fmt: skip
+        launch(
+            vote_programs.append_listed, (-(-room // ENTRIES),),
+            indices, values, counts, len(indices), threshold, listed, room, table, h.cols,
+            *self.numbers, h.block, ENTRIES, h.rows, *network,
+        )  # fmt: skip
+        return counts
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
