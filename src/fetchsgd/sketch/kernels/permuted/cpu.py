@@ -7,7 +7,9 @@ tables there is one row for each thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -24,9 +26,16 @@ from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
     write_estimates,
 )
 from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
+from fetchsgd.sketch.kernels.permuted.cpu_votes import collect_voted, mark_cells
 from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.threads import SERIAL_WORK, run_in_order
+
+
+# Cells, and bits of them.
+Prepared = tuple[NDArray[np.float32], NDArray[np.unsignedinteger] | None]
+# The share of coordinates up to which it is quicker to estimate those alone that rows vote for.
+MOST_VOTED = 1 / 32
 
 
 def numbers_of(hash: Permutation) -> NDArray[np.uint32]:
@@ -178,14 +187,35 @@ class PermutedNumba(NumbaSelection):
         list(run_in_order(fill, self._chunks(range(begin, span.stop)), h.rows * len(span)))
         return torch.from_numpy(out)
 
-    def _collect(
-        self, found: Found, cells: NDArray[np.float32], chunk: range
-    ) -> tuple[int, int, int]:
+    def _prepared(self, cells: NDArray[np.float32], threshold: np.float32) -> Prepared:
+        """The cells, and a bit for each if rows can vote by them (cpu_votes.py)."""
         h = self.hash
-        counts: tuple[int, int, int] = collect_estimates(
-            *found, cells, chunk.start, chunk.stop,
-            self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
-        )  # fmt: skip
+        # Half of a tiny number may be rounded up, so that a mean of two is larger than both.
+        if h.block < 8 or threshold < 1e-37:
+            return cells, None
+        row_words = -(-max(h.cols, h.width * h.block) // 64)
+        bits = np.empty((h.rows, row_words), dtype=np.uint64)
+        marks = partial(mark_cells, threshold=threshold)
+        pairs = zip(bits.view(np.uint16), cells, strict=True)
+        marked = list(run_in_order(lambda pair: marks(*pair), pairs, cells.size))
+        share = sum(marked) / cells.size
+        if min(marked) < 0 or at_least_votes(share, h.rows) > MOST_VOTED:
+            return cells, None
+        return cells, bits.view(f"u{min(h.block, 64) // 8}")
+
+    def _collect(self, found: Found, prepared: Prepared, chunk: range) -> tuple[int, int, int]:
+        h, (cells, bits) = self.hash, prepared
+        counts: tuple[int, int, int]
+        if bits is None:
+            counts = collect_estimates(
+                *found, cells, chunk.start, chunk.stop,
+                self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
+            )  # fmt: skip
+        else:
+            counts = collect_voted(
+                *found, cells, chunk.start, chunk.stop,
+                self._number(0), h.groups, self.numbers, h.block, bits, votes_needed(h.rows),
+            )  # fmt: skip
         return counts
 
     def _coordinates(self, chunk: range) -> int:
@@ -199,6 +229,19 @@ class PermutedNumba(NumbaSelection):
         span = range(self.hash.dim) if span is None else span
         step = max(CHUNK, self.hash.block)
         return [range(at, min(at + step, span.stop)) for at in range(span.start, span.stop, step)]
+
+
+def votes_needed(rows: int) -> int:
+    """Of so many rows; fewer cannot bring a median to a threshold."""
+    return (rows + 1) // 2
+
+
+def at_least_votes(share: float, rows: int) -> float:
+    """How likely that is where each row votes for this share."""
+    return sum(
+        math.comb(rows, n) * share**n * (1 - share) ** (rows - n)
+        for n in range(votes_needed(rows), rows + 1)
+    )
 
 
 def _shares(width: int, count: int) -> list[range]:
