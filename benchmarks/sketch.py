@@ -331,11 +331,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    load = round(os.getloadavg()[0], 2)
     rows = []
     for name, part in PARTS[options.device].items():
         if options.only in (None, name):
             rows += part(options.repeats)
-    report(rows, environment(options.device), options.out)
+    report(rows, environment(options.device) | {"load before": load}, options.out)
 
 
 if __name__ == "__main__":

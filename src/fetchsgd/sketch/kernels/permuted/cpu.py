@@ -31,7 +31,6 @@ from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.threads import SERIAL_WORK, run_in_order
 
-
 # Cells, and bits of them.
 Prepared = tuple[NDArray[np.float32], NDArray[np.unsignedinteger] | None]
 # The share of coordinates up to which it is quicker to estimate those alone that rows vote for.
@@ -63,7 +62,7 @@ class PermutedNumba(NumbaSelection):
     ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         covered = sum(piece.shape[1] for piece in pieces)
-        tables = np.zeros((len(pieces[0]), h.rows, h.cols), dtype=np.float32)
+        tables = _zeros(len(pieces[0]), h.rows, h.cols)
         rows = tables.reshape(-1, h.cols)
         # As many rows as go evenly to all threads are one task each; all threads share the others.
         work = len(rows) * covered
@@ -72,13 +71,13 @@ class PermutedNumba(NumbaSelection):
         everywhere = range(h.width)
 
         def fill(row: int) -> None:
-            later = np.zeros(h.cols, dtype=np.float32)
+            later = _zeros(h.cols)
             self._add(rows[row], pieces, first, row, 0, everywhere)
             self._add(later, pieces, first, row, 1, everywhere)
             rows[row] += later
 
         list(run_in_order(fill, range(even), work))
-        rest = np.zeros((2, len(rows) - even, h.cols), dtype=np.float32)
+        rest = _zeros(2, len(rows) - even, h.cols)
 
         def fill_share(task: tuple[int, int, range]) -> None:
             row, half, columns = task
@@ -229,6 +228,11 @@ class PermutedNumba(NumbaSelection):
         span = range(self.hash.dim) if span is None else span
         step = max(CHUNK, self.hash.block)
         return [range(at, min(at + step, span.stop)) for at in range(span.start, span.stop, step)]
+
+
+def _zeros(*shape: int) -> NDArray[np.float32]:
+    """From torch, whose memory begins where a line of the cache does: so do most blocks then."""
+    return torch.zeros(*shape).numpy()
 
 
 def votes_needed(rows: int) -> int:

@@ -12,11 +12,13 @@ from numba import njit
 
 from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, prefetch
 
-# Coordinates of a chunk, if blocks are not longer.
-CHUNK = 4096
-# How many blocks ahead cells are asked for.
-AHEAD = 8
+# Coordinates of a chunk that is estimated, or added, if blocks are not longer.
+CHUNK, ADDED = 4096, 1 << 14
+# How many blocks ahead cells are asked for, or coordinates where blocks are short.
+AHEAD, AHEAD_ADDED = 8, (16, 512)
 ONE_LANE = (0,)
+# What cells are asked for: the length counts.
+READS, WRITES = (), (0,)
 WORD = np.uint32
 GOLDEN, FIRST, SECOND = WORD(0x9E3779B1), WORD(0x85EBCA6B), WORD(0xC2B2AE35)
 
@@ -122,7 +124,7 @@ def _add_to_group(out, vector, within, group, numbers, block, lanes, left, right
         _add_singly(out, vector[:head], within, group, numbers, block, left, right)
     first, second = words_of(numbers, group)
     flip = WORD(first & numbers[4])
-    step = max(CHUNK // block, 1)
+    step = max(ADDED // block, 1)
     columns = np.empty(step, dtype=np.uint32)
     words = np.empty(step * block // 32 + 2, dtype=np.uint32)
     chosen = np.empty(step + 1, dtype=np.int64)
@@ -157,12 +159,13 @@ def _add_blocks(out, vector, columns, words, shift, chosen, kept, flip, block, l
     The first coordinate of the chunk has bit `shift` of the words of signs.
     """
     around = np.uint64(flip & WORD(~np.uint32(len(lanes) - 1)))
+    distance = max(AHEAD_ADDED[0], AHEAD_ADDED[1] // block)
     for m in range(kept):
         n = np.uint64(m if chosen is None else chosen[m])
         # Rows are longer than the nearest cache.
-        ahead = min(m + AHEAD, kept - 1)
+        ahead = min(m + distance, kept - 1)
         ahead = np.uint64(ahead if chosen is None else chosen[ahead])
-        prefetch(out, np.uint64(columns[ahead]) * np.uint64(block))
+        prefetch(out, np.uint64(columns[ahead]) * np.uint64(block), WRITES)
         source, target = n * np.uint64(block), np.uint64(columns[n]) * np.uint64(block)
         for i in range(0, block, len(lanes)):
             bit = np.uint64(shift) + source + np.uint64(i)

@@ -1,4 +1,4 @@
-"""The inner loops that find what may be large from one bit for each cell: cpu_loops.py has the hash.
+"""The inner loops that find what may be large from one bit for each cell.
 
 A median reaches a threshold only if at least half of the rows do. So a bit for each cell says
 whether its magnitude does, and rows vote on all coordinates of a block at once. What has enough
