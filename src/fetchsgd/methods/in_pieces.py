@@ -9,7 +9,7 @@ what does not fit is rounded at random, so that many small changes add up to wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int64
