@@ -20,7 +20,7 @@ from fetchsgd.methods.delivery import Deliver, Delivered
 from fetchsgd.vector import SparseVector
 
 # Coordinates of a piece, of which half a dozen floats each are in memory.
-PIECE = {"cpu": 1 << 20, "cuda": 1 << 27}
+PIECE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
 # From a first coordinate and a count to an estimate of the mean gradient there.
 Read = Callable[[int, int], Float32[Tensor, " count"]]
