@@ -31,8 +31,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp_network import Switch
-from ddp_rivals import wrap
+from switch import Switch
+from rivals import wrap
 from measure import environment
 from torch.nn.functional import cross_entropy
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-sys.path.insert(0, str(Path(__file__).parent / "links"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "links"))
 
 from network import LinksError, clear, namespace, near_end, require, run, sweep
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from ddp_rivals import KINDS, START
+from rivals import KINDS, START
 from torch import Tensor
 
 from fetchsgd.ddp.balance import mean_squares, next_size, scales
@@ -150,11 +150,18 @@ class Sketch:
         exact = sum(shape.numel() for shape in shapes) - dim
         self.sent = table + (4 if settings.cells == "float32" else 2) * exact
         self.step = torch.zeros((), device=device)
+        self.errors = None
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
         chosen = [each for each, wide in zip(gradients, self.wide, strict=True) if wide]
         cells = self.settings.sketch(sum(self.sizes), step, 0)
-        own, scale = torch.cat(chosen, dim=1), self._scale(chosen)
+        own = torch.cat(chosen, dim=1)
+        if self.settings.feedback:
+            if self.errors is None:
+                self.errors = torch.zeros_like(own)
+            own += self.errors
+            chosen = own.split(self.sizes, dim=1)
+        scale = self._scale(chosen)
         if scale is not None:
             own /= scale
         tables = cells.sketch(own, batched=True)[:, 0] / self.workers
@@ -163,6 +170,15 @@ class Sketch:
             total = tables.sum(0)
         else:
             total = self._levels(tables, step, size)
+        if self.settings.feedback:
+            gain, beta = cells.cols / cells.dim, self.settings.feedback
+            self.errors = beta * own - beta * gain * self.workers * torch.stack([cells.estimate(t[None]) for t in (self.rounded if step and self.settings.has_levels else tables)])
+            estimate = (1 - beta * (1 - gain)) * cells.estimate(total[None])
+            if scale is not None:
+                self.errors *= scale
+                estimate = estimate * scale
+            parts = iter(estimate.split(self.sizes))
+            return [next(parts) if wide else each.mean(0) for each, wide in zip(gradients, self.wide, strict=True)]
         reading = self.settings.decoder.read(cells, total[None], self.kept)
         self.kept |= reading.learned
         estimate = reading.estimate if scale is None else reading.estimate * scale
@@ -190,6 +206,7 @@ class Sketch:
             clipped = torch.stack([share for _, share in packed]).mean()
             sums = torch.stack([one for one, _ in packed]).sum(0, dtype=packed[0][0].dtype)
             total = levels.unpack(sums, self.step, tables.shape[1])
+            self.rounded = [(levels._split(one)[:tables.shape[1]] - levels.most).float() * self.step for one, _ in packed]
         self.step = levels.next_step(self.step, clipped, size)
         return total
 

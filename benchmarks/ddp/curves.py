@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from ddp_emulated import Way, way
+from emulated import Way, way
 from measure import environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

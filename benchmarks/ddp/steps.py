@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from ddp_curves import METHODS
-from ddp_network import Switch
-from ddp_rivals import START, wrap
+from curves import METHODS
+from switch import Switch
+from rivals import START, wrap
 from measure import environment
 from torch import Tensor, nn
 

@@ -25,6 +25,7 @@ KINDS = {
     "noise_limit": float,
     "balance": float,
     "exact_below": int,
+    "feedback": float,
 }
 
 
@@ -70,9 +71,15 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 
 
 def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
-    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...]."""
+    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...].
+
+    `bucket_mb=...` is DDP's own option.
+    """
     kind, *options = method.split(":")
+    given = dict(option.split("=") for option in options if "=" in option)
     size = {"bucket_cap_mb": ONE_BUCKET} if kind == "power" else {}
+    if "bucket_mb" in given:
+        size = {"bucket_cap_mb": float(given.pop("bucket_mb"))}
     ddp = DistributedDataParallel(model, **size)
     if kind == "bf16":
         ddp.register_comm_hook(None, bfloat16_hook)
@@ -84,7 +91,6 @@ def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
     elif kind == "topk":
         ddp.register_comm_hook(TopK(float(options[0])), top_k_hook)
     elif kind == "sketch":
-        given = dict(option.split("=") for option in options[1:])
         chosen = {name: KINDS[name](text) for name, text in given.items()}
         state = SketchState(ddp, float(options[0]), seed=seed, **chosen)
         ddp.register_comm_hook(state, sketch_hook)
