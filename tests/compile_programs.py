@@ -140,7 +140,10 @@ def hooks():
     kept = {"step": torch.ones(2), "size": torch.ones(2)}
     for cells in ("float32", "bfloat16", "int16", "int8", "int4"):
         for feedback, dtype in ((0.0, torch.bfloat16), (0.5, torch.float32)):
-            buffer, settings = torch.zeros(14007, dtype=dtype), Settings(8.0, cells, feedback=feedback)
+            buffer, settings = (
+                torch.zeros(14007, dtype=dtype),
+                Settings(8.0, cells, feedback=feedback),
+            )
             bucket = fused.FusedBucket(settings, layout, 0, buffer, 0, 4)
             bucket.begin(3, buffer, kept, torch.zeros(14000))
             bucket.fill()

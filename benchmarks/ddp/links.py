@@ -1,16 +1,16 @@
-"""DistributedDataParallel over slow links: loss against seconds and against bytes.
+"""DistributedDataParallel over slow links: seconds a step, and whole runs, by real ranks.
 
-    sudo FETCHSGD_DATA=... .venv/bin/python benchmarks/ddp.py --out benchmarks/results/ddp.json
-    ... --workers 2 --width 128 --layers 4 --rates 100mbit --steps 40       # a small try
+    sudo FETCHSGD_DATA=... .venv/bin/python benchmarks/ddp/links.py --out ddp-links.json
+    ... --device cuda --curves ddp-curves.jsonl --runs "power:4 sketch:64:cells=int4"
+    ... --workers 2 --width 64 --layers 2 --methods "plain sketch:64" --steps 5      # a small try
 
-Workers are processes over gloo, each in a network namespace of its own behind a link of limited
-speed (ddp_network.py), and train one transformer on Shakespeare: by plain DDP, in bfloat16, by
-PowerSGD, by local top-k and by our hook (ddp_rivals.py). A method's rate of learning is the best of
-`--lr` by its last loss. Loss by step does not depend on the links, so rates of learning are chosen
-with `--rates none`, and at each speed the best one runs for `--steps`, or for `--seconds` at most.
+Four processes over gloo (worker.py), each in a network namespace of its own behind a link of
+limited speed (switch.py), train one transformer on Shakespeare. Where the kernel gives no
+namespaces, links are paced (paced.py): ranks and steps are real, and the link's time is added.
 
-Seconds begin after the first three steps, in which buckets are rebuilt and kernels compiled. Bytes
-are what a worker has sent, by the kernel's counter of its link: everything, with headers.
+First each method in turn takes a few steps at every speed. Then `--runs` train over links of the
+first speed until `--run-steps` or `--run-seconds` are over. Rates of learning are those with the
+lowest last loss in `--curves`, which curves.py writes, and else `--lr`.
 """
 
 from __future__ import annotations
@@ -20,194 +20,215 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from switch import Switch
-from rivals import wrap
-from measure import environment
-from torch.nn.functional import cross_entropy
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
+from curves import WIDTH, steps_to
+from measure import environment
+from switch import LinksError, Switch, bits_a_second
 
 METHODS = (
     "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 "
-    "sketch:16 sketch:64:cells=int4 sketch:256:cells=int4"
+    "sketch:64:cells=int4 sketch:128:cells=int4 sketch:256:cells=int4:exact_below=0"
 )
-SKIP = 3  # steps that are not timed
-WARM_UP = 20  # steps over which the rate of learning rises
-TAIL = 0.1  # of the steps, over which the last loss is a mean
+RUNS = "power:4 sketch:64:cells=int4 sketch:256:cells=int4:exact_below=0"
+WARM = 6  # steps without a limit, in which kernels are compiled and hooks begin
+FEW = 3  # steps that are timed of methods that send everything
 PORT = 29400
-Log = list[dict[str, float]]
+Answer = dict[str, Any]
 
 
-def work(rank: int, options: argparse.Namespace, out: Path) -> None:
-    """One worker, from its start to its log."""
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", rank=rank, world_size=options.workers)
-    task = shakespeare(sequences_per_client=0)
-    torch.manual_seed(options.seed)
-    characters = int(task.train.targets.max()) + 1
-    model = CharacterModel(characters, options.width, options.layers).to(options.device)
-    ddp = wrap(model, options.methods[0], options.seed)
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=options.lr[0])
-    inputs, targets = task.train.inputs, task.train.targets
-    dice = torch.Generator().manual_seed(1000 * options.seed + rank)
-    log: Log = []
-    dist.barrier()
-    start = time.perf_counter()
-    for step in range(options.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = options.lr[0] * min(1.0, (step + 1) / WARM_UP)
-        chosen = torch.randint(len(targets), (options.batch,), generator=dice)
-        x, y = inputs[chosen].to(options.device), targets[chosen].to(options.device)
-        optimizer.zero_grad()
-        loss = cross_entropy(ddp(x).flatten(0, 1), y.flatten())
-        loss.backward()
-        optimizer.step()
-        seconds = time.perf_counter() - start
-        log.append({"loss": float(loss.detach()), "seconds": seconds, "sent": sent_so_far()})
-        # All ranks stop at the same step.
-        late = torch.tensor(float(seconds > options.seconds))
-        if options.seconds < float("inf") and step % 5 == 4:
-            dist.all_reduce(late)
-            if late > 0:
-                break
-    about = {"weights": sum(p.numel() for p in model.parameters()), "log": log}
-    out.write_text(json.dumps(about))
-    dist.barrier()
-    dist.destroy_process_group()
+class Ranks:
+    """All ranks, to be told what to do; they answer in turn."""
+
+    def __init__(self, options: argparse.Namespace, switch: Switch | None) -> None:
+        names = ("device", "threads", "workers", "width", "layers", "batch")
+        settings = {name: getattr(options, name) for name in names}
+        settings["links"] = "namespaces" if switch else "paced"
+        place = {
+            "MASTER_ADDR": switch.address(0) if switch else "127.0.0.1",
+            "MASTER_PORT": str(PORT),
+        }
+        if switch:
+            place["GLOO_SOCKET_IFNAME"] = "eth0"
+        worker = str(Path(__file__).with_name("worker.py"))
+        self.workers = [
+            subprocess.Popen(
+                [*(switch.inside(rank) if switch else []), sys.executable, worker, str(rank),
+                 json.dumps(settings)],
+                env=os.environ | place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for rank in range(options.workers)
+        ]  # fmt: skip
+        self.answers()
+
+    def answers(self) -> list[Answer]:
+        found = []
+        for rank, worker in enumerate(self.workers):
+            assert worker.stdout is not None
+            line = worker.stdout.readline()
+            if not line:
+                raise SystemExit(f"rank {rank} has failed")
+            found.append(json.loads(line))
+        return found
+
+    def tell(self, **order: object) -> list[Answer]:
+        for worker in self.workers:
+            assert worker.stdin is not None
+            worker.stdin.write(json.dumps(order) + "\n")
+            worker.stdin.flush()
+        return [] if order["do"] == "end" else self.answers()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
 
 
-def sent_so_far() -> float:
-    counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
-    return float(counter.read_text()) if "GLOO_SOCKET_IFNAME" in os.environ else 0.0
+class Bench:
+    """Ranks behind links whose speed can be set."""
 
+    def __init__(self, options: argparse.Namespace, stack: ExitStack) -> None:
+        self.options = options
+        self.switch: Switch | None = None
+        if options.links != "paced":
+            try:
+                self.switch = stack.enter_context(Switch(options.workers))
+            except (LinksError, OSError, subprocess.CalledProcessError) as error:
+                if options.links == "namespaces":
+                    raise
+                print(f"no namespaces here ({error}): links are paced", flush=True)
+        self.ranks = stack.enter_context(Ranks(options, self.switch))
 
-def train(options: argparse.Namespace, method: str, lr: float, rate: str) -> dict[str, Any]:
-    """All workers of one run; the mean of what they have measured."""
-    with (
-        tempfile.TemporaryDirectory(prefix="fetchsgd-ddp-") as folder,
-        Switch(options.workers, rate) if rate != "none" else nullcontext() as switch,
-    ):
-        files = [Path(folder) / f"{rank}.json" for rank in range(options.workers)]
-        workers = []
-        for rank, file in enumerate(files):
-            words = [*sys.argv, "--methods", method, "--lr", str(lr), "--worker", str(rank)]
-            inside = switch.inside(rank) if switch else []
-            there = {"GLOO_SOCKET_IFNAME": "eth0"} if switch else {}
-            master = switch.address(0) if switch else "127.0.0.1"
-            place = {"MASTER_ADDR": master, "MASTER_PORT": str(PORT)} | there
-            command = [*inside, sys.executable, *words, "--out", str(file)]
-            workers.append(subprocess.Popen(command, env=os.environ | place))
-        try:
-            for worker in workers:
-                if worker.wait():
-                    raise SystemExit(f"a worker of {method} has failed")
-        finally:
-            for worker in workers:
-                worker.kill()
-        return summary([json.loads(file.read_text()) for file in files]) | {
-            "method": method, "lr": lr, "rate": rate
-        }  # fmt: skip
+    @property
+    def kind(self) -> str:
+        return "namespaces" if self.switch else "paced"
 
+    def steps(self, rate: str, count: int, seconds: float = 0.0) -> list[Answer]:
+        if self.switch:
+            self.switch.limit(rate)
+        bits = bits_a_second(rate)
+        return self.ranks.tell(do="steps", count=count, seconds=seconds, rate=bits)
 
-def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    logs: list[Log] = [each["log"] for each in found]
-    losses = [fmean(line["loss"] for line in lines) for lines in zip(*logs, strict=True)]
-    times = [line["seconds"] for line in logs[0]][SKIP:]
-    sent = [fmean(line["sent"] for line in lines) for lines in zip(*logs, strict=True)]
-    tail = max(int(TAIL * len(losses)), 1)
-    return {
-        "weights": found[0]["weights"],
-        "steps": len(losses),
-        "loss": fmean(losses[-tail:]),
-        "step_seconds": median(b - a for a, b in pairwise(times)),
-        "step_bytes": (sent[-1] - sent[SKIP]) / max(len(sent) - 1 - SKIP, 1),
-        "losses": [round(loss, 4) for loss in losses],
-    }
-
-
-def steps_to(losses: Sequence[float], target: float, width: int = 20) -> int | None:
-    """The first step at which the mean of the last `width` losses is at the target."""
-    for end in range(width, len(losses) + 1):
-        if fmean(losses[end - width : end]) <= target:
-            return end
-    return None
-
-
-def show(curves: dict[str, dict[str, Any]], rows: Sequence[dict[str, Any]], target: float) -> None:
-    print(f"\nto a loss of {target:.3f}, the last of plain DDP")
-    head = f"{'method':20} {'link':>8} {'lr':>8} {'loss':>8} {'s/step':>8} {'MB/step':>9}"
-    print(f"{head} {'steps':>6} {'seconds':>8} {'MB':>8}")
-    for row in rows:
-        steps = steps_to(curves.get(row["method"], row)["losses"], target)
-        rest = (
-            f"{steps:6d} {steps * row['step_seconds']:8.0f} {steps * row['step_bytes'] / 1e6:8.1f}"
-            if steps
-            else "     -        -        -"
-        )
-        print(
-            f"{row['method']:20} {row['rate']:>8} {row['lr']:8g} {row['loss']:8.3f} "
-            f"{row['step_seconds']:8.3f} {row['step_bytes'] / 1e6:9.3f} {rest}"
-        )
-
-
-def measure(options: argparse.Namespace) -> None:
-    curves: dict[str, dict[str, Any]] = {}
-    if options.curves:
-        curves = json.loads(options.curves.read_text())["curves"]
-    rows, tried = [], []
-    for method in options.methods:
-        if "none" in options.rates or (len(options.lr) > 1 and method not in curves):
-            runs = [train(options, method, each, "none") for each in options.lr]
-            tried += [{key: run[key] for key in ("method", "lr", "loss")} for run in runs]
-            curves[method] = min(runs, key=lambda run: run["loss"])
-            print(f"{method}: {[(run['lr'], round(run['loss'], 3)) for run in runs]}", flush=True)
-        lr = curves[method]["lr"] if method in curves else options.lr[0]
-        for rate in options.rates:
-            row = train(options, method, lr, rate) if rate != "none" else curves[method]
+    def timed(self, method: str, lr: float) -> list[Answer]:
+        """A row for each speed."""
+        about = self.ranks.tell(do="start", method=method, lr=lr)[0]
+        self.steps("none", WARM)
+        rows = []
+        for rate in self.options.rates:
+            sends_all = method in ("plain", "bf16")
+            count = FEW if sends_all else self.options.steps
+            found = self.steps(rate, count)
+            ends = [0.0, *found[0]["ends"]]
+            taken = [b - a for a, b in pairwise(ends)]
+            row = about | {"method": method, "rate": rate, "steps": count, "lr": lr}
+            row |= {"seconds": median(taken), "sent": fmean(r["sent"] for r in found) / count}
             rows.append(row)
-            print(f"{method} {rate}: {row['step_seconds']:.3f} s/step", flush=True)
-    target = options.target or (curves.get("plain") or rows[0])["loss"]
-    show(curves, rows, target)
-    if options.out:
-        settings = {key: str(value) for key, value in vars(options).items()}
-        found = {"about": environment(options.device), "settings": settings, "tried": tried}
-        options.out.write_text(json.dumps(found | {"curves": curves, "rows": rows}) + "\n")
+            print(
+                f"{method:44} {rate:>8} {1e3 * row['seconds']:9.1f} ms a step "
+                f"{row['sent'] / 1e6:8.3f} MB", flush=True,
+            )  # fmt: skip
+        return rows
+
+    def whole(self, method: str, lr: float) -> Answer:
+        """One run over links of the first speed, after first steps as in `timed`."""
+        options = self.options
+        self.ranks.tell(do="start", method=method, lr=lr)
+        self.steps("none", WARM)
+        found = self.steps(options.rates[0], options.run_steps, options.run_seconds)
+        losses = [fmean(each) for each in zip(*(r["losses"] for r in found), strict=True)]
+        return {
+            "method": method,
+            "lr": lr,
+            "rate": options.rates[0],
+            "losses": [round(loss, 4) for loss in losses],
+            "ends": [round(end, 3) for end in found[0]["ends"]],
+            "sent": fmean(r["sent"] for r in found),
+        }
+
+
+def best_rates(file: Path | None) -> dict[str, float]:
+    """For each method the rate of learning with the lowest last loss."""
+    if file is None:
+        return {}
+    rows = [json.loads(line) for line in file.open()]
+    found: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        tried = row["loss"], row["lr"]
+        found[row["method"]] = min(found.get(row["method"], tried), tried)
+    return {method: lr for method, (_, lr) in found.items()}
+
+
+def show(runs: Sequence[Answer], targets: Sequence[float]) -> None:
+    """Seconds and bytes until the mean of some losses was there."""
+    print(f"{'to a loss of':44} " + "  ".join(f"{target:>24}" for target in targets))
+    for run in runs:
+        cells = []
+        for target in targets:
+            steps = steps_to(run["losses"], target)
+            sent = run["sent"] / len(run["losses"]) / 1e6
+            text = f"{steps} {run['ends'][steps - 1]:.1f} s {steps * sent:.1f} MB" if steps else "-"
+            cells.append(f"{text:>24}")
+        last = fmean(run["losses"][-WIDTH:])
+        print(f"{run['method']:44} " + "  ".join(cells) + f"   last {last:.3f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", type=str.split, default=METHODS.split())
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--runs", type=str.split, default=RUNS.split())
     parser.add_argument("--rates", type=str.split, default=["100mbit", "1gbit"])
+    parser.add_argument("--links", choices=["auto", "namespaces", "paced"], default="auto")
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8, help="sequences of a worker in a step")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--lr", type=lambda text: [*map(float, text.split())], default=[1e-3])
-    parser.add_argument("--target", type=float, help="a loss; without it, the last of plain DDP")
-    parser.add_argument("--curves", type=Path, help="an earlier --out, with losses by step")
+    parser.add_argument("--steps", type=int, default=12, help="that are timed")
+    parser.add_argument("--run-steps", type=int, default=400)
+    parser.add_argument("--run-seconds", type=float, default=40.0)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--curves", type=Path, help="lines of curves.py")
+    parser.add_argument("--targets", type=lambda text: [*map(float, text.split())],
+                        default=[2.4, 2.3, 2.2, 2.1])  # fmt: skip
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker is None:
-        measure(options)
-    else:
-        work(options.worker, options, options.out)
+    lr = best_rates(options.curves)
+    rows: list[Answer] = []
+    runs: list[Answer] = []
+    with ExitStack() as stack:
+        bench = Bench(options, stack)
+        for method in options.methods:
+            rows += bench.timed(method, lr.get(method, options.lr))
+            write(options, bench.kind, rows, runs)
+        for method in options.runs:
+            runs.append(bench.whole(method, lr.get(method, options.lr)))
+            write(options, bench.kind, rows, runs)
+            show(runs[-1:], options.targets)
+        bench.ranks.tell(do="end")
+
+
+def write(
+    options: argparse.Namespace, kind: str, rows: Sequence[Answer], runs: Sequence[Answer]
+) -> None:
+    """After each method, so that what was measured is there if the rest does not come."""
+    if options.out:
+        about = environment(options.device) | {
+            key: str(value) for key, value in vars(options).items() if key != "out"
+        }
+        options.out.write_text(
+            json.dumps({"links": kind, "steps": rows, "runs": runs, "about": about}) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 With one rank nothing is sent, so what a step takes longer is sketching, rounding and reading. All
 methods take turns, a few steps each, so that what else the machine does slows all of them alike.
-A size is width x layers x sequences, which have 256 characters each; the model computes in bfloat16.
+A size is width x layers x sequences of 256 characters; the model computes in bfloat16.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import math
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,10 +71,10 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
     return dist.all_gather(everyone, own, async_op=True).get_future().then(summed)
 
 
-def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
+def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> DistributedDataParallel:
     """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...].
 
-    `bucket_mb=...` is DDP's own option.
+    `bucket_mb=...` is DDP's own option. hooked: plain DDP too reduces by way of Python.
     """
     kind, *options = method.split(":")
     given = dict(option.split("=") for option in options if "=" in option)
@@ -94,6 +95,8 @@ def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
         chosen = {name: KINDS[name](text) for name, text in given.items()}
         state = SketchState(ddp, float(options[0]), seed=seed, **chosen)
         ddp.register_comm_hook(state, sketch_hook)
+    elif kind == "plain" and hooked:
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     elif kind != "plain":
         raise ValueError(f"there is no method {method!r}")
     return ddp

@@ -67,9 +67,7 @@ def run(kind, settings, world, gradients, spoil=None):
         buffers = [gradients[step, rank].clone() for rank in range(world)]
         if step == spoil:
             buffers[-1][200] = torch.inf
-        exchanges = [
-            rank.begin(step, buffer) for rank, buffer in zip(ranks, buffers, strict=True)
-        ]
+        exchanges = [rank.begin(step, buffer) for rank, buffer in zip(ranks, buffers, strict=True)]
         for exchange in exchanges:
             exchange.fill()
         sent.append([[m.clone() for m in exchange.messages] for exchange in exchanges])

@@ -52,7 +52,8 @@ def sketch_hook(
         return plain_mean(state, buffer)
 
     def exchange() -> Exchange | FusedBucket:
-        return exchange_of(state, layout, bucket.index(), step, buffer)
+        place = state.group.rank(), state.group.size()
+        return exchange_of(state, layout, bucket.index(), step, buffer, *place)
 
     is_queued = buffer.is_cuda and dist.get_backend(state.group) == "nccl"
     if is_queued:
@@ -61,7 +62,13 @@ def sketch_hook(
 
 
 def exchange_of(
-    state: SketchState, layout: Layout, index: int, step: int, buffer: Tensor
+    state: SketchState,
+    layout: Layout,
+    index: int,
+    step: int,
+    buffer: Tensor,
+    rank: int,
+    world: int,
 ) -> Exchange | FusedBucket:
     """One bucket in one step, in few programs where that can be."""
     settings, names = state.settings, layout.names
@@ -72,15 +79,15 @@ def exchange_of(
     if settings.feedback:
         left = state.errors.bucket(names, layout.sizes, buffer.device)["left"]
     if (has_step or not settings.has_levels) and can_fuse(settings, buffer.device):
-        fused = state.fused(layout, index, buffer)
+        fused = state.fused(layout, index, buffer, rank, world)
         fused.begin(step, buffer, kept, left)
         return fused
-    levels = Levels(settings.bits, state.group.size()) if settings.has_levels else None
+    levels = Levels(settings.bits, world) if settings.has_levels else None
     return Exchange(
         settings,
         layout,
-        state.group.rank(),
-        state.group.size(),
+        rank,
+        world,
         settings.sketch(layout.dim, step, index),
         kept,
         left,

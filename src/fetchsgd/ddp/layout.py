@@ -34,6 +34,15 @@ class Layout:
     compressed: tuple[Piece, ...]
     exact: tuple[Piece, ...]
 
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], is_wide: Sequence[bool]) -> Layout:
+        """From all pieces in the model's order, and which of them are compressed."""
+        pairs = list(zip(pieces, is_wide, strict=True))
+        return cls(
+            tuple(piece for piece, wide in pairs if wide),
+            tuple(piece for piece, wide in pairs if not wide),
+        )
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Of what is compressed."""

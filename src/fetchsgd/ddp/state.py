@@ -117,21 +117,18 @@ class SketchState:
             pieces = pieces_of(bucket.buffer(), bucket.gradients(), names)
             pieces.sort(key=lambda piece: self.places[piece.name])
             is_wide = [self.settings.is_compressed(piece.shape) for piece in pieces]
-            self._layouts[key] = Layout(
-                tuple(piece for piece, wide in zip(pieces, is_wide, strict=True) if wide),
-                tuple(piece for piece, wide in zip(pieces, is_wide, strict=True) if not wide),
-            )
+            self._layouts[key] = Layout.of(pieces, is_wide)
         return self._layouts[key]
 
-    def fused(self, layout: Layout, index: int, buffer: Tensor) -> FusedBucket:
+    def fused(
+        self, layout: Layout, index: int, buffer: Tensor, rank: int, world: int
+    ) -> FusedBucket:
         """Its memory on the GPU, which goes from step to step."""
         key = index, layout
         if key not in self._fused:
             for other in [other for other in self._fused if other[0] == index]:
                 del self._fused[other]  # of buckets that are no more
-            self._fused[key] = FusedBucket(
-                self.settings, layout, index, buffer, self.group.rank(), self.group.size()
-            )
+            self._fused[key] = FusedBucket(self.settings, layout, index, buffer, rank, world)
         return self._fused[key]
 
     def is_compressed(self, parameter: Tensor) -> bool:
