@@ -51,7 +51,8 @@ class PacedWork:
         def carry() -> None:
             work.wait()
             link.until_carried(begun, sent)
-            self.future.set_result(list(tensors))
+            # What follows may wait for further collectives, which this thread has to carry.
+            threading.Thread(target=self.future.set_result, args=(list(tensors),)).start()
 
         link.waiting.put(carry)
 
