@@ -30,10 +30,21 @@ TINY = 1e-30
 
 
 class Merger:
-    """Merges one round after another. `shape`: of what a client sends, once it is read."""
+    """Merges one round after another. `shape`: of what a client sends, once it is read.
 
-    def __init__(self, rule: Rule, shape: tuple[int, ...], seed: int, device: torch.device) -> None:
+    smallest: clients in a group; a small cohort has fewer groups instead.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        shape: tuple[int, ...],
+        seed: int,
+        device: torch.device,
+        smallest: int = 1,
+    ) -> None:
         self.rule, self.shape, self.seed, self.device = rule, shape, seed, device
+        self.smallest = smallest
         self.recent: deque[float] = deque(maxlen=ROUNDS)  # median norms of the last rounds
         self.record = Record()  # of clients, for rules that go by one
         self.shortened = self.left_out = 0  # replies and groups since the last line
@@ -41,7 +52,10 @@ class Merger:
 
     def open(self, round: int, cohort: Sequence[int]) -> None:
         """A round without replies, for which these clients are asked first."""
-        self.groups = Groups(self.seed, round, cohort, self.rule.groups)
+        most = self.rule.groups
+        if self.smallest > 1:
+            most = min(most, max(len(cohort) // self.smallest, 1))
+        self.groups = Groups(self.seed, round, cohort, most)
         self.sums: dict[int, Float64[Tensor, " numbers"]] = {}
         self.weights: dict[int, float] = {}
         self.members: dict[int, list[int]] = {}

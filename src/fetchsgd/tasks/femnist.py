@@ -113,7 +113,7 @@ class SmallNetwork(nn.Sequential):
         )
 
     def forward(self, images: UInt8[Tensor, "n 1 28 28"]) -> Float[Tensor, "n classes"]:
-        scores: Tensor = super().forward(1 - images.float() / (WHITE / 2))
+        scores: Tensor = super().forward(images.float() / (WHITE / 2) - 1)
         return scores
 
 
