@@ -7,6 +7,7 @@ few of them, they are the same in every step, and what they write to is kept.
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import torch
@@ -176,7 +177,7 @@ class FusedBucket:
         return self.buffer
 
 
-def programs():  # type: ignore[no-untyped-def]
+def programs() -> Any:
     """Imported where they run: without a GPU there may be no Triton."""
     from fetchsgd.ddp import fused_programs
 
