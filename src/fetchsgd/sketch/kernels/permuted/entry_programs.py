@@ -20,7 +20,7 @@ from fetchsgd.sketch.kernels.permuted.hash_programs import (
 
 
 @triton.jit
-def _entries(
+def entries(
     coordinate, row,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
@@ -48,7 +48,7 @@ def entry_medians(
     """The estimates of single coordinates."""
     values = ()
     for row in tl.static_range(ROWS):
-        cell, sign = _entries(
+        cell, sign = entries(
             coordinate, row,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             BLOCK,
@@ -92,7 +92,7 @@ def place_entries(
     inside = at < count
     coordinate = tl.load(indices + at, mask=inside, other=0)
     value = tl.load(values + at, mask=inside, other=0.0)
-    cell, sign = _entries(
+    cell, sign = entries(
         coordinate, row,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         BLOCK,
@@ -114,7 +114,7 @@ def mark_entries(
     inside = at < count
     coordinate = tl.load(indices + at, mask=inside, other=0)
     marked = tl.load(values + at, mask=inside, other=0.0) != 0
-    cell, sign = _entries(
+    cell, sign = entries(
         coordinate, row,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         BLOCK,
