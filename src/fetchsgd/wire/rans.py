@@ -157,7 +157,8 @@ def decode_segments(outs: list[NDArray[np.uint8]], parts: list[memoryview], mode
     (words_a, states_a), (words_b, states_b) = (
         _words_and_states(data, len(out)) for out, data in zip(outs, parts, strict=True)
     )
-    used_a, used_b = pop_two(*outs, words_a, words_b, states_a, states_b, *model.for_decoding)
+    tables = model.for_decoding
+    used_a, used_b = pop_two(outs[0], outs[1], words_a, words_b, states_a, states_b, *tables)
     _check_end(used_a, words_a, states_a)
     _check_end(used_b, words_b, states_b)
 
