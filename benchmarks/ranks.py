@@ -1,7 +1,7 @@
 """Rounds per second of several processes that share the clients, against one alone.
 
     python benchmarks/ranks.py --clients 200 --out benchmarks/results/ranks-cpu.json
-    python benchmarks/ranks.py --task shakespeare --clients 10 --ways "fetchsgd, floats" uncompressed
+    python benchmarks/ranks.py --task shakespeare --clients 10 --ways "fetchsgd, floats"
     python benchmarks/ranks.py --device cuda --processes 4
 
 Every process has one thread, or a GPU of its own. One process alone and all together take their
