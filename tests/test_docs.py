@@ -196,12 +196,20 @@ WHEN = [
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6},
      "upload"),
+    (TODAY, "fetchsgd",
+     {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
+    *(("cifar10-sums", "fetchsgd",
+       {"method.cols": cols, "method.mask_momentum": False}, "upload")
+      for cols in (650_000, 340_000)),
+    ("femnist-sums", "fetchsgd", {}, "upload"),
+    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.k": 0}, "upload")
+      for cols in (8000, 4000, 2000, 1000)),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
     *((DIGITS, "uncompressed", {"download.step": step, "upload.density": 0.01}, "upload")
       for step in (1.0, 2.0, 4.0)),
-    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.decode": "auto"}, "upload")
+    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.decode": "auto", "method.k": 500}, "upload")
       for cols in (8000, 4000, 2000, 1000)),
     *((DIGITS, "fetchsgd-paper", {"method.cols": cols}, "upload") for cols in (8000, 4000)),
 ]  # fmt: skip
@@ -225,6 +233,8 @@ REACHED = [
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.decode": "auto", "schedule.peak": 0.6, "method.k": 20_000},
      "upload"),
+    (TODAY, "fetchsgd",
+     {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
     ("cifar10-paper", "fetchsgd-paper", {"method.cols": 650_000, "method.k": 100_000}, "upload"),
     ("cifar10-paper", "fetchsgd-paper", {"method.cols": 325_000, "method.k": 100_000}, "upload"),
 ]  # fmt: skip
