@@ -1,4 +1,4 @@
-"""The table of what liars cost, in Markdown, from a results file: rules against lies.
+"""What liars cost, in Markdown, from a results file: a table of rules against lies, and the worst.
 
     python experiments/liars.py results/digits-liars.jsonl --write docs/reliability.md
 
@@ -17,25 +17,81 @@ from statistics import mean
 from typing import Any
 
 ORDER = ("none", "flip", "collude", "noise", "little", "replay", "examples", "scale")
-RULES = ("mean", "filtered", "nearest", "trimmed", "median", "clipped")
+RULES = ("mean", "vetted", "filtered", "nearest", "trimmed", "median", "clipped")
+
+# Accuracies in per cent of each seed, by lie, share of liars, and rule; nan where a run diverged.
+Found = dict[tuple[str, float, str], list[float]]
 
 
-def table(results: Path) -> str:
-    """Mean accuracies in per cent, over as many seeds as there are."""
-    found: dict[tuple[str, float, str], list[float]] = defaultdict(list)
+def read(results: Path) -> Found:
+    found: Found = defaultdict(list)
     for line in results.read_text().splitlines():
         run: dict[str, Any] = json.loads(line)
         config = run["config"]
         attack, rule = config["attack"], config["merge"]["name"]
         value = 100 * run["value"] if run["status"] == "finished" else math.nan
-        found[attack["name"], attack.get("share", 0.0), rule].append(value)
+        found[_lie(attack), attack.get("share", 0.0), rule].append(value)
+    return found
+
+
+def _lie(attack: dict[str, Any]) -> str:
+    """Its name, and in which way it is more cunning than usual."""
+    more = [f", {key} {attack[key]:g}" for key in ("after", "apart") if attack.get(key)]
+    return attack["name"] + "".join(more)
+
+
+def table(found: Found) -> list[str]:
+    """Means over as many seeds as there are."""
     rules = sorted({rule for _, _, rule in found}, key=RULES.index)
-    kinds = sorted({key[:2] for key in found}, key=lambda k: (k[1], ORDER.index(k[0])))
+    kinds = sorted({key[:2] for key in found}, key=lambda k: (k[1], _place(k[0])))
     lines = [f"| lie | liars | {' | '.join(rules)} |", f"|---|---|{'---|' * len(rules)}"]
     for name, share in kinds:
         cells = [_cell(found.get((name, share, rule), [])) for rule in rules]
         lines.append(f"| {name} | {share:.0%} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return lines
+
+
+def costs(found: Found) -> list[str]:
+    """A sentence for each rule: what it costs at worst, against the mean without liars."""
+    honest = mean(found["none", 0.0, "mean"])
+    lines = [f"Against the mean without liars, {honest:.1f} %, in points:", ""]
+    for rule in RULES:
+        parts = []
+        if rule != "mean" and (values := found.get(("none", 0.0, rule))):
+            parts.append(f"{_points(honest - mean(values))} without liars")
+        for share in sorted({key[1] for key in found if key[0] != "none"}):
+            lies = {
+                key[0]: honest - mean(values)
+                for key, values in found.items()
+                if key[1:] == (share, rule) and key[0] in ORDER[1:]
+            }
+            if lies:
+                parts.append(f"with {share:.0%} liars {_worst(lies)}")
+        if len(parts) > 1 or (parts and rule == "mean"):
+            lines.append(f"- `{rule}` loses {', '.join(parts)}.")
+    return lines
+
+
+def _worst(lies: dict[str, float]) -> str:
+    diverged = [name for name, cost in lies.items() if math.isnan(cost)]
+    if diverged:
+        others = {name: cost for name, cost in lies.items() if not math.isnan(cost)}
+        rest = f", else at most {_worst_of(others)}" if others else ""
+        return f"everything (`{'`, `'.join(sorted(diverged))}`){rest}"
+    return f"at most {_worst_of(lies)}"
+
+
+def _worst_of(lies: dict[str, float]) -> str:
+    name = max(lies, key=lies.__getitem__)
+    return f"{_points(lies[name])} (`{name}`)"
+
+
+def _points(cost: float) -> str:
+    return f"{cost:.1f}".replace("-0.0", "0.0")
+
+
+def _place(lie: str) -> tuple[bool, int, str]:
+    return "," in lie, ORDER.index(lie.split(",")[0]), lie
 
 
 def _cell(values: list[float]) -> str:
@@ -49,14 +105,18 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    found = table(given.results)
+    found = read(given.results)
+    text = "\n".join([*table(found), "", *costs(found)])
     if given.write is None:
-        print(found)
+        print(text)
         return
     name = given.results.as_posix()
     pattern = rf"(<!-- liars {re.escape(name)} -->\n).*?(<!-- end liars -->)"
     page = given.write.read_text()
-    given.write.write_text(re.sub(pattern, rf"\g<1>{found}\n\g<2>", page, flags=re.S))
+    if re.search(pattern, page, flags=re.S) is None:
+        parser.error(f"{given.write} has no place for it: a line <!-- liars {name} -->")
+    told = re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page, flags=re.S)
+    given.write.write_text(told)
 
 
 if __name__ == "__main__":
