@@ -122,6 +122,11 @@ class Collude(Attack):
 
     apart: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.apart < math.inf:
+            raise UserError(f"attack.apart must be at least 0, got {self.apart}")
+
     def instead(self, scene: Scene) -> Vectors:
         against = _as_long(-scene.vectors.mean(0, keepdim=True), scene.usual)
         if not self.apart:
