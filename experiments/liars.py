@@ -1,8 +1,9 @@
 """What liars cost, in Markdown, from a results file: a table of rules against lies, and the worst.
 
-    python experiments/liars.py results/digits-liars.jsonl --write docs/reliability.md
+    python experiments/liars.py results/digits-liars.jsonl
+    python experiments/liars.py --write docs/reliability.md
 
-A page holds it between `<!-- liars FILE -->` and `<!-- end liars -->`.
+A page holds it between `<!-- liars FILE -->` and `<!-- end liars -->`; all of a page are renewed.
 """
 
 from __future__ import annotations
@@ -100,23 +101,30 @@ def _cell(values: list[float]) -> str:
     return f"{mean(values):.1f} ({len(values)})" if values else ""
 
 
+def shown(results: Path) -> str:
+    found = read(results)
+    return "\n".join([*table(found), "", *costs(found)])
+
+
+def renewed(page: str, root: Path) -> str:
+    """A page whose tables say what the results under `root` say."""
+
+    def anew(match: re.Match[str]) -> str:
+        return f"{match[1]}{shown(root / match[2])}\n{match[3]}"
+
+    pattern = r"(<!-- liars (\S+) -->\n).*?(<!-- end liars -->)"
+    return re.sub(pattern, anew, page, flags=re.S)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    found = read(given.results)
-    text = "\n".join([*table(found), "", *costs(found)])
-    if given.write is None:
-        print(text)
-        return
-    name = given.results.as_posix()
-    pattern = rf"(<!-- liars {re.escape(name)} -->\n).*?(<!-- end liars -->)"
-    page = given.write.read_text()
-    if re.search(pattern, page, flags=re.S) is None:
-        parser.error(f"{given.write} has no place for it: a line <!-- liars {name} -->")
-    told = re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page, flags=re.S)
-    given.write.write_text(told)
+    for results in given.results:
+        print(shown(results))
+    if given.write is not None:
+        given.write.write_text(renewed(given.write.read_text(), Path()))
 
 
 if __name__ == "__main__":

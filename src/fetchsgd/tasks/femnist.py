@@ -100,11 +100,12 @@ def femnist(
     )
 
 
-class SmallNetwork(nn.Sequential):
+class SmallNetwork(nn.Module):
     """Two convolutions and a linear layer, for runs that take a minute on a processor's core."""
 
     def __init__(self, classes: int, channels: int) -> None:
-        super().__init__(
+        super().__init__()
+        self.layers = nn.Sequential(
             nn.Conv2d(1, channels, 5, stride=2, padding=2),
             nn.ReLU(),
             nn.Conv2d(channels, 2 * channels, 5, stride=2, padding=2),
@@ -115,7 +116,7 @@ class SmallNetwork(nn.Sequential):
 
     def forward(self, images: UInt8[Tensor, "n 1 28 28"]) -> Float[Tensor, "n classes"]:
         mean, deviation = INK
-        scores: Tensor = super().forward((1 - images.float() / WHITE - mean) / deviation)
+        scores: Tensor = self.layers((1 - images.float() / WHITE - mean) / deviation)
         return scores
 
 
