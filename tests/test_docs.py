@@ -279,6 +279,13 @@ def test_tables_of_the_experiments_are_those_of_the_results(page, monkeypatch):
     assert importlib.import_module("table").renewed(text, ROOT) == text
 
 
+def test_what_liars_cost_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    text = (ROOT / "docs/reliability.md").read_text()
+    assert text.count("<!-- liars results/") == 4
+    assert importlib.import_module("liars").renewed(text, ROOT) == text
+
+
 def test_links_in_pages_lead_somewhere():
     pages = ["*.md", "docs/**/*.md", "examples/**/*.md", "experiments/*/*.md"]
     for page in [page for pattern in pages for page in ROOT.glob(pattern)]:
