@@ -3,10 +3,12 @@
 Vogels, Karimireddy and Jaggi, PowerSGD, 2019: a matrix M is multiplied by the right factor Q of
 the step before; the product P of all ranks, made orthogonal, is the left factor; and M^T P, of all
 ranks again, is the new right one. What P Q^T does not say waits at each rank, in an error that is
-added to the next gradient. Both products are linear in the gradient, so ranks' add up.
+added to its next gradient. Both products are linear in the gradient, so ranks' add up.
 
 Here they add up as whole levels of a public step (levels.py), after their columns have been made of
-like size by what they were in the step before. Errors take up what rounding leaves over.
+like size by what they were in the step before. Errors take up what rounding leaves over, so
+
+    mean of (gradients + errors before)  =  what is said  +  mean of errors after
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from fetchsgd.ddp.layout import Layout, Piece, of_pieces
 from fetchsgd.ddp.levels import Levels
 
 SMALL = 1e-30
+ABOUT = 2  # beside a factor: the share of numbers that were cut off, and their mean square
 Sizes = tuple[int, int]
 
 
@@ -32,8 +35,10 @@ def matrix_of(shape: torch.Size) -> Sizes:
 
 def is_worth_it(shape: torch.Size, rank: int) -> bool:
     """Whether factors have less than half the numbers of the tensor."""
+    if len(shape) < 2:
+        return False
     rows, cols = matrix_of(shape)
-    return len(shape) > 1 and 2 * rank * (rows + cols) < rows * cols
+    return 2 * rank * (rows + cols) < rows * cols
 
 
 @dataclass(frozen=True)
@@ -62,56 +67,71 @@ def orthogonal(columns: Tensor) -> Tensor:
     return columns
 
 
+def chosen(is_finite: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
+    """What is new, unless something is not finite."""
+    return [torch.where(is_finite, one, two) for one, two in zip(new, old, strict=True)]
+
+
 @dataclass
 class Factor:
     """One of both factors of all matrices, as it is sent: what all ranks know of it together."""
 
+    levels: Levels
     scales: list[Tensor] = field(default_factory=list)  # (n, 1, rank) of each group
-    step: Tensor | None = None  # of levels
+    step: Tensor | None = None  # of levels, in terms of the scales
 
-    def vector(self, factors: Sequence[Tensor], world: int) -> Tensor:
-        """What a rank rounds."""
+    def messages(
+        self, own: Sequence[Tensor], exact: Sequence[Tensor], key: int, place: int
+    ) -> list[Tensor]:
+        """What a rank says: what is beside, and the factor. Floats before sizes are known."""
+        world = self.levels.world
         if self.scales:
-            factors = [one / scale for one, scale in zip(factors, self.scales, strict=True)]
-        return torch.cat([one.flatten() for one in factors]).div_(world)
+            own = [one / scale for one, scale in zip(own, self.scales, strict=True)]
+        vector = torch.cat([one.flatten() for one in own]).div_(world)
+        about = torch.stack([torch.zeros_like(vector[0]), vector.square().mean()])
+        packed = vector
+        if self.step is not None:
+            packed, about[0] = self.levels.pack(vector, self.step, key, place)
+        beside = torch.cat([*(part.float() for part in exact), about]).div_(world)
+        return [beside if self.step is None else beside.bfloat16(), packed]
 
-    def factors(self, vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-        """From the sum of all ranks."""
-        parts = vector.split([one.numel() for one in like])
+    def read(
+        self, messages: Sequence[Tensor], like: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """The factor of all ranks, and whether all was finite. The next step and sizes follow."""
+        beside, vector = messages[0].float(), messages[1]
+        is_finite = beside[-ABOUT:].isfinite().all()
+        if self.step is not None:
+            vector = self.levels.unpack(vector, self.step, sum(one.numel() for one in like))
+        parts = torch.split(vector, [one.numel() for one in like])
         found = [part.view_as(one) for part, one in zip(parts, like, strict=True)]
         if self.scales:
             found = [one * scale for one, scale in zip(found, self.scales, strict=True)]
-        return found
-
-    def learn(self, found: Sequence[Tensor], levels: Levels, about: Tensor) -> None:
-        """From what has been summed: the next step, and sizes of columns.
-
-        The step is in terms of the scales that were there, so it follows their change.
-        """
-        before = self.scales
-        self.scales = [one.square().mean(1, keepdim=True).sqrt().clamp(min=SMALL) for one in found]
-        if before:
-            step = torch.zeros_like(about[0]) if self.step is None else self.step
-            self.step = levels.next_step(step, about[0], about[1].sqrt())
+            before = torch.zeros_like(beside[0]) if self.step is None else self.step
+            after = self.levels.next_step(before, beside[-2], beside[-1].sqrt())
+            self.step = torch.where(is_finite, after, before)
+        sizes = [one.square().mean(1, keepdim=True).sqrt().clamp(min=SMALL) for one in found]
+        ones = [torch.ones_like(one) for one in sizes]
+        self.scales = chosen(is_finite, sizes, self.scales or ones)
+        return found, is_finite
 
 
 class LowRankBucket:
     """One bucket on one rank: `first`, `second` and `finish`, with sums of all ranks in between."""
 
     def __init__(
-        self, layout: Layout, rank: int, bits: int, place: int, world: int, device: torch.device
-    ) -> None:
-        self.layout, self.place, self.world = layout, place, world
-        self.levels = Levels(bits, world)
+        self, layout: Layout, rank: int, bits: int, place: int, world: int, device: torch.device,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.layout, self.place = layout, place
         self.groups = grouped(layout.compressed)
-        dice = torch.Generator().manual_seed(0)
+        dice = torch.Generator().manual_seed(seed)
         self.right = [
-            torch.randn(len(g.places), g.sizes[1], rank, generator=dice).to(device)
-            for g in self.groups
+            torch.randn(len(group.places), group.sizes[1], rank, generator=dice).to(device)
+            for group in self.groups
         ]
         self.errors: list[Tensor] = []
-        self.left_factor, self.right_factor = Factor(), Factor()
-        self.left: list[Tensor] = []
+        self.said_left, self.said_right = (Factor(Levels(bits, world)) for _ in range(2))
 
     def first(self, buffer: Tensor, key: int) -> list[Tensor]:
         """The left factors of this rank, and what is never compressed."""
@@ -121,63 +141,34 @@ class LowRankBucket:
         for at, group in enumerate(self.groups):
             stacked = torch.stack([parts[place].float() for place in group.places])
             stacked = stacked.view(-1, *group.sizes)
-            if self.errors:
-                stacked += self.errors[at]
-            self.matrices.append(stacked)
-        self.right = [orthogonal(one) for one in self.right]
-        self.left = [m @ q for m, q in zip(self.matrices, self.right, strict=True)]
+            self.matrices.append(stacked + self.errors[at] if self.errors else stacked)
+        self.basis = [orthogonal(one) for one in self.right]
+        self.left = [m @ q for m, q in zip(self.matrices, self.basis, strict=True)]
         exact = of_pieces(buffer, self.layout.exact)
-        return self._messages(self.left_factor, self.left, key, exact)
+        return self.said_left.messages(self.left, exact, key, self.place)
 
     def second(self, messages: Sequence[Tensor], key: int) -> list[Tensor]:
         """The right factors of this rank, from the left ones of all."""
-        found = self._read(self.left_factor, self.left, messages)
+        found, self.is_finite = self.said_left.read(messages, self.left)
         sizes = self.layout.exact_sizes
-        self.exact = messages[0].float()[: sum(sizes)].split(sizes)
+        self.exact = torch.split(messages[0].float()[: sum(sizes)], sizes)
         self.left = [orthogonal(one) for one in found]
         own = [m.mT @ p for m, p in zip(self.matrices, self.left, strict=True)]
-        return self._messages(self.right_factor, own, key, [])
+        return self.said_right.messages(own, [], key, self.place)
 
     def finish(self, messages: Sequence[Tensor]) -> Tensor:
         """What all ranks have said, into the bucket; the rest waits."""
-        self.right = self._read(self.right_factor, self.right, messages)
+        found, is_finite = self.said_right.read(messages, self.right)
+        is_finite = is_finite & self.is_finite
+        self.right = chosen(is_finite, found, self.right)
+        said = [p @ q.mT for p, q in zip(self.left, found, strict=True)]
+        rest = [m - one for m, one in zip(self.matrices, said, strict=True)]
+        none = [torch.zeros_like(one) for one in rest]
+        self.errors = chosen(is_finite, rest, self.errors or none)
         parts = of_pieces(self.buffer, self.layout.compressed)
-        self.errors = []
-        for group, matrices, p, q in zip(
-            self.groups, self.matrices, self.left, self.right, strict=True
-        ):
-            said = p @ q.mT
-            self.errors.append(matrices - said)
-            for place, one in zip(group.places, said, strict=True):
-                parts[place].copy_(one.flatten())
+        for group, matrices in zip(self.groups, said, strict=True):
+            for place, one in zip(group.places, matrices, strict=True):
+                parts[place].copy_(torch.where(is_finite, one.flatten(), torch.nan))
         for part, mean in zip(of_pieces(self.buffer, self.layout.exact), self.exact, strict=True):
-            part.copy_(mean)
+            part.copy_(torch.where(is_finite, mean, torch.nan))
         return self.buffer
-
-    def _messages(
-        self, factor: Factor, own: Sequence[Tensor], key: int, exact: Sequence[Tensor]
-    ) -> list[Tensor]:
-        vector = factor.vector(own, self.world)
-        about = torch.stack([torch.zeros_like(vector[0]), vector.square().mean()])
-        if factor.step is not None:
-            packed, about[0] = self.levels.pack(vector, factor.step, key, self.place)
-            beside = torch.cat([*(part.float() for part in exact), about]).div_(self.world)
-            return [beside.bfloat16(), packed]
-        beside = torch.cat([*(part.float() for part in exact), about]).div_(self.world)
-        return [beside, vector]
-
-    def _read(
-        self, factor: Factor, like: Sequence[Tensor], messages: Sequence[Tensor]
-    ) -> list[Tensor]:
-        beside, vector = messages
-        if factor.step is not None:
-            count = sum(one.numel() for one in like)
-            vector = self.levels.unpack(vector, factor.step, count)
-        found = factor.factors(vector, like)
-        factor.learn(found, self.levels, beside.float()[-2:])
-        return found
-
-
-def num_factor_cells(pieces: Sequence[Piece], rank: int) -> int:
-    """How many numbers both factors of all tensors have."""
-    return sum(rank * sum(matrix_of(piece.shape)) for piece in pieces)
