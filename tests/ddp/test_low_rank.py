@@ -91,9 +91,12 @@ def test_what_is_not_finite_reaches_all_ranks_and_no_memory(generator):
 
 
 def test_columns_become_orthogonal(generator):
-    columns = orthogonal(torch.randn(4, 50, 5, generator=generator))
-    assert torch.allclose(columns.mT @ columns, torch.eye(5).expand(4, 5, 5), atol=1e-5)
-    assert not orthogonal(torch.zeros(1, 5, 2)).any()
+    given = [torch.randn(n, rows, 5, generator=generator) for n, rows in ((4, 50), (2, 9))]
+    for before, columns in zip(given, orthogonal(given), strict=True):
+        assert torch.allclose(columns.mT @ columns, torch.eye(5), atol=1e-5)
+        # They span what they did before.
+        assert torch.allclose(columns @ (columns.mT @ before), before, atol=1e-4)
+    assert not orthogonal([torch.zeros(1, 5, 2)])[0].any()
 
 
 def test_which_tensors_are_worth_it():

@@ -56,15 +56,23 @@ def grouped(pieces: Sequence[Piece]) -> list[Matrices]:
     return [Matrices(sizes, tuple(places)) for sizes, places in found.items()]
 
 
-def orthogonal(columns: Tensor) -> Tensor:
-    """Gram and Schmidt, of many matrices at once: (n, rows, rank). Zeros stay zeros."""
-    columns = columns.clone()
+def orthogonal(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Gram and Schmidt, (n, rows, rank) of each group of matrices. Zeros stay zeros.
+
+    All matrices together, with zeros below the shorter ones: columns are many, and each takes some
+    launches on a GPU.
+    """
+    counts, rows = [len(one) for one in factors], max(one.shape[1] for one in factors)
+    columns = factors[0].new_zeros(sum(counts), rows, factors[0].shape[2])
+    for whole, one in zip(torch.split(columns, counts), factors, strict=True):
+        whole[:, : one.shape[1]] = one
     for at in range(columns.shape[2]):
         one = columns[:, :, at : at + 1]
         one /= one.norm(dim=1, keepdim=True).clamp(min=SMALL)
         rest = columns[:, :, at + 1 :]
-        rest -= one * (one * rest).sum(1, keepdim=True)
-    return columns
+        rest.baddbmm_(one, one.mT @ rest, alpha=-1)
+    parts = zip(torch.split(columns, counts), factors, strict=True)
+    return [whole[:, : one.shape[1]] for whole, one in parts]
 
 
 def chosen(is_finite: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
@@ -142,7 +150,7 @@ class LowRankBucket:
             stacked = torch.stack([parts[place].float() for place in group.places])
             stacked = stacked.view(-1, *group.sizes)
             self.matrices.append(stacked + self.errors[at] if self.errors else stacked)
-        self.basis = [orthogonal(one) for one in self.right]
+        self.basis = orthogonal(self.right)
         self.left = [m @ q for m, q in zip(self.matrices, self.basis, strict=True)]
         exact = of_pieces(buffer, self.layout.exact)
         return self.said_left.messages(self.left, exact, key, self.place)
@@ -152,7 +160,7 @@ class LowRankBucket:
         found, self.is_finite = self.said_left.read(messages, self.left)
         sizes = self.layout.exact_sizes
         self.exact = torch.split(messages[0].float()[: sum(sizes)], sizes)
-        self.left = [orthogonal(one) for one in found]
+        self.left = orthogonal(found)
         own = [m.mT @ p for m, p in zip(self.matrices, self.left, strict=True)]
         return self.said_right.messages(own, [], key, self.place)
 
