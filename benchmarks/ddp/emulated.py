@@ -192,6 +192,8 @@ class LowRank:
         self.sent = 0.0
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
+        if step < START:
+            return [each.mean(0) for each in gradients]
         rows = torch.cat(list(gradients), dim=1)
         pairs = zip(self.ranks, rows, strict=True)
         first = summed([rank.first(row, 2 * step) for rank, row in pairs])

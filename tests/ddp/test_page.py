@@ -83,6 +83,16 @@ def test_rates_of_learning():
     assert f"with {ratio:.1f} times fewer bytes" in page
 
 
+def test_matrices_of_low_rank():
+    page = (ROOT / "docs/ddp.md").read_text()
+    lines = (ROOT / "benchmarks/results/ddp-low-rank-cpu.jsonl").read_text().splitlines()
+    rows = {row["method"]: row for row in map(json.loads, lines)}
+    for method, row in rows.items():
+        assert f"| `{method}` | {row['sent'] / 1e3:.0f} | {row['loss']:.3f} |" in page
+    ratio = rows["power:4"]["sent"] / rows["lowrank:4:8"]["sent"]
+    assert f"with {ratio:.1f} times fewer bytes nearly" in page
+
+
 def test_levels_of_four_bits():
     page = (ROOT / "docs/ddp.md").read_text()
     for row in results("ddp-four-cpu")["rows"]:
