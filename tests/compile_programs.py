@@ -111,6 +111,7 @@ def rotations():
     from fetchsgd.sums.layout import Layout
 
     replace_launches()
+    cuda.words(5, 1000, 5, torch.device("cpu"))
     for count in (300, 10_000):
         layout = Layout.of(count)
         signs = torch.zeros(layout.words, dtype=torch.int32)
