@@ -5,7 +5,9 @@
     python tests/chaos/run.py all --short                          seconds each, as in CI
 
 Each prints a line of JSON, and adds it to the file. What does not hold ends the command with the
-place where it was seen; the same seed brings the same troubles again. Disks need root.
+place where it was seen; the same seed brings the same troubles again. Disks and networks need root.
+Long ones come in portions, each with the next seed: a portion that the file holds already, of the
+same commit, is not run again.
 """
 
 from __future__ import annotations
@@ -31,17 +33,23 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 from chaos import disks, hostile_bytes, kills, load  # noqa: E402
 
+from fetchsgd.runs.environment import commit, hardware  # noqa: E402
+
 Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """`work` takes a seed, how many, and a folder; `long` and `short` are how many."""
+    """`work` takes a seed, how many, and a folder; `long` and `short` are how many.
+
+    portions: how many times, each with a seed of its own, the long form is run.
+    """
 
     work: Callable[[int, int, Path], Report]
     long: int
     short: int
     needs_root: bool = False
+    portions: int = 1
 
 
 def _bytes(seed: int, count: int, folder: Path) -> Report:
@@ -56,7 +64,7 @@ def _load(way: str) -> Callable[[int, int, Path], Report]:
 
 
 CAMPAIGNS = {
-    "bytes": Campaign(_bytes, 10_000_000, 3000),
+    "bytes": Campaign(_bytes, 1_000_000, 3000, portions=10),
     "kill-simulator": Campaign(kills.simulator, 100, 2),
     "kill-server": Campaign(kills.server, 100, 2),
     "kill-clients": Campaign(kills.clients, 100, 4),
@@ -75,13 +83,21 @@ IN_SHORT = (
 )
 
 
-def run(name: str, seed: int, count: int | None, short: bool) -> Report:
-    campaign = CAMPAIGNS[name]
-    amount = count if count is not None else campaign.short if short else campaign.long
+def run(name: str, seed: int, amount: int) -> Report:
+    about = {"name": name, "amount": amount, "commit": commit()}
     with tempfile.TemporaryDirectory(prefix="fetchsgd-chaos-") as folder:
         began = time.monotonic()
-        found = campaign.work(seed, amount, Path(folder))
-        return found | {"seconds": round(time.monotonic() - began, 1)}
+        found = CAMPAIGNS[name].work(seed, amount, Path(folder))
+        found |= {"seconds": round(time.monotonic() - began, 1)}
+    return found | about | {"hardware": hardware(torch.device("cpu"))}
+
+
+def is_there(out: Path | None, name: str, seed: int, amount: int) -> bool:
+    """Whether the file holds this portion, and nothing has been changed since."""
+    wanted = {"name": name, "seed": seed, "amount": amount, "commit": commit()}
+    if out is None or not out.exists() or wanted["commit"].endswith(("+", "unknown")):
+        return False
+    return any(wanted.items() <= json.loads(line).items() for line in out.read_text().splitlines())
 
 
 def chosen(name: str, short: bool) -> list[str]:
@@ -107,12 +123,22 @@ def main() -> None:
         chosen(given.campaign, given.short), key=lambda n: not n.startswith(("kill", "disk"))
     )
     for name in names:
-        line = json.dumps(run(name, given.seed, given.count, given.short))
-        print(line, flush=True)
-        if given.out is not None:
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            with given.out.open("a") as file:
-                file.write(f"{line}\n")
+        campaign, portions = CAMPAIGNS[name], 1
+        amount = given.count
+        if amount is None:
+            amount = campaign.short if given.short else campaign.long
+            portions = 1 if given.short else campaign.portions
+        for seed in range(given.seed, given.seed + portions):
+            if not is_there(given.out, name, seed, amount):
+                tell(json.dumps(run(name, seed, amount)), given.out)
+
+
+def tell(line: str, out: Path | None) -> None:
+    print(line, flush=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as file:
+            file.write(f"{line}\n")
 
 
 if __name__ == "__main__":
