@@ -5,7 +5,6 @@ import math
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd
 
 from flower.federations import federation as without_processes
 from flower.federations import train
+from flower.real import APP, ENVIRONMENT
 from outside.settings import AS_TEXT as OUTSIDE
 
 from fetchsgd.flower.keys import make_identities, make_keys
@@ -26,9 +26,6 @@ from fetchsgd.simulation import Run
 
 pytestmark = pytest.mark.federation
 
-TESTS = Path(__file__).parents[1]
-APP = Path(__file__).parent / "troubled_app"
-ENVIRONMENT = {"PYTHONPATH": str(TESTS)}
 LIMIT = 240.0
 # Clients that learn enough in a few rounds, and 599 images to test on.
 DIGITS = {
