@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
-from chaos import disks, flower_kills, hostile_bytes, kills, load  # noqa: E402
+from chaos import disks, flower_kills, hostile_bytes, kills, load, network  # noqa: E402
 
 from fetchsgd.runs.environment import commit, hardware  # noqa: E402
 
@@ -69,6 +69,7 @@ CAMPAIGNS = {
     "kill-server": Campaign(kills.server, 100, 2),
     "kill-clients": Campaign(kills.clients, 100, 4),
     "kill-flower": Campaign(flower_kills.campaign, 60, 3, portions=7),
+    "network": Campaign(network.campaign, 12, 2, needs_root=True),
     "damage": Campaign(disks.damage, 0, 40),
     "disk": Campaign(disks.disks, 100, 4, needs_root=True),
     **{f"load-{way.replace(' ', '-')}": Campaign(_load(way), 1000, 40) for way in load.WAYS},
