@@ -42,7 +42,7 @@ def settings(out: Path, rounds: int, per_round: int) -> dict[str, Any]:
         "task.name": "digits", "federation.out": str(out), "federation.clients": CLIENTS,
         "train.clients_per_round": per_round, "federation.min_replies": per_round,
         "train.epochs": rounds * per_round / CLIENTS, "federation.oversample": CLIENTS / per_round,
-        "federation.wait": 300.0, "federation.deadline": 60.0, "settings": DIGITS,
+        "federation.wait": 300.0, "federation.deadline": 45.0, "settings": DIGITS,
     }  # fmt: skip
 
 

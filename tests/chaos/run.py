@@ -1,8 +1,8 @@
 """The campaigns, one by one or all: `make chaos`.
 
     python tests/chaos/run.py bytes --seed 7 --count 10000000
-    python tests/chaos/run.py all --out build/chaos.jsonl          the long form, an hour
-    python tests/chaos/run.py all --short                          seconds each, as in CI
+    python tests/chaos/run.py all --out build/chaos.jsonl          the long form, hours
+    python tests/chaos/run.py all --short                          minutes
 
 Each prints a line of JSON, and adds it to the file. What does not hold ends the command with the
 place where it was seen; the same seed brings the same troubles again. Disks and networks need root.
@@ -32,6 +32,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 from chaos import disks, flower_kills, hostile_bytes, kills, load, network  # noqa: E402
+from chaos.portions import is_there, tell  # noqa: E402
 
 from fetchsgd.runs.environment import commit, hardware  # noqa: E402
 
@@ -79,6 +80,8 @@ IN_SHORT = (
     "kill-simulator",
     "kill-server",
     "kill-clients",
+    "kill-flower",
+    "network",
     "damage",
     "disk",
     "load-floats",
@@ -94,14 +97,6 @@ def run(name: str, seed: int, amount: int) -> Report:
     return found | about | {"hardware": hardware(torch.device("cpu"))}
 
 
-def is_there(out: Path | None, name: str, seed: int, amount: int) -> bool:
-    """Whether the file holds this portion, and nothing has been changed since."""
-    wanted = {"name": name, "seed": seed, "amount": amount, "commit": commit()}
-    if out is None or not out.exists() or wanted["commit"].endswith(("+", "unknown")):
-        return False
-    return any(wanted.items() <= json.loads(line).items() for line in out.read_text().splitlines())
-
-
 def chosen(name: str, short: bool) -> list[str]:
     if name != "all":
         return [name]
@@ -115,7 +110,7 @@ def main() -> None:
     parser.add_argument("campaign", choices=["all", *CAMPAIGNS])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="messages, deaths, troubles, replies a round")
-    parser.add_argument("--short", action="store_true", help="seconds instead of an hour")
+    parser.add_argument("--short", action="store_true", help="minutes instead of hours")
     parser.add_argument("--out", type=Path, help=".jsonl to add the lines to")
     given = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -133,14 +128,6 @@ def main() -> None:
         for seed in range(given.seed, given.seed + portions):
             if not is_there(given.out, name, seed, amount):
                 tell(json.dumps(run(name, seed, amount)), given.out)
-
-
-def tell(line: str, out: Path | None) -> None:
-    print(line, flush=True)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("a") as file:
-            file.write(f"{line}\n")
 
 
 if __name__ == "__main__":
