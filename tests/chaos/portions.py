@@ -1,4 +1,4 @@
-"""Results of campaigns in a file, one line a portion, so that a long one can go on where it ended."""
+"""Results of campaigns in a file, one line a portion: a long one goes on where it ended."""
 
 from __future__ import annotations
 
