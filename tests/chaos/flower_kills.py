@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,7 +25,8 @@ from fetchsgd.flower.processes import Federation, send, words
 
 NODES = ("node0", "node1")
 ROUNDS = 6.0
-END = 600.0  # seconds from the last death to the end of a run
+LONGEST_ROUND = 180.0  # seconds, from the start of a server
+END = 900.0  # seconds from the last death to the end of a run
 # How likely each dies when something does: often several do, as in a power cut.
 CHANCES = {"superlink": 0.5, "serverapp": 0.5, "node0": 0.4, "node1": 0.4, "clientapp": 0.2}
 NOT_YET = "Connection to the SuperLink is unavailable"  # it listens before it answers
@@ -79,10 +81,10 @@ class Mortals:
         log = self.flower.log(self.run_name)
         return "in a round" if "clients are connected" in log else "starting and greeting"
 
-    def live(self, seconds: float) -> None:
+    def live(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Until the time is up or the run has ended; a run that fails by itself is a mistake."""
         end = time.monotonic() + seconds
-        while not self.has_ended and time.monotonic() < end:
+        while not self.has_ended and not until() and time.monotonic() < end:
             time.sleep(0.1)
             process, log = self.flower.processes[self.run_name], self.flower.log(self.run_name)
             if process.poll() is None or self.has_ended:
@@ -90,6 +92,19 @@ class Mortals:
             assert log.count("\n") < 9, f"the run has ended: {log[-4000:]}"
             assert NOT_YET in log, f"the run has ended: {log[-4000:]}"
             self._start_run()
+
+    def live_on(self) -> None:
+        """For a moment, for some time, or into the next round, however long that takes here."""
+        shortest, longest = self.random.choice(((0, 8), (8, 40), (0, 20)))
+        if longest == 20:
+            rounds = self._rounds
+            self.live(LONGEST_ROUND, until=lambda: self._rounds > rounds)
+        self.live(self.random.uniform(shortest, longest))
+
+    @property
+    def _rounds(self) -> int:
+        path = self.out / "metrics.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
 
     def strike(self) -> None:
         """Somebody dies, and comes back at once or in a while."""
@@ -147,8 +162,7 @@ def campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
             mortals = Mortals(flower, place / "run", place / "states", random)
             mortals.start()
             while not mortals.has_ended and _processes(deaths + mortals.deaths) < kills:
-                # Between deaths a moment, or long enough for a round or two.
-                mortals.live(random.uniform(*random.choice(((0, 8), (8, 50)))))
+                mortals.live_on()
                 if not mortals.has_ended:
                     mortals.strike()
             mortals.live(END)
