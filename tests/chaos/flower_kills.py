@@ -90,9 +90,17 @@ class Mortals:
             process, log = self.flower.processes[self.run_name], self.flower.log(self.run_name)
             if process.poll() is None or self.has_ended:
                 continue
-            assert NOT_YET in log, f"the run has ended: {log[-4000:]}"
+            assert NOT_YET in log, f"the run has ended: {self.told()}"
             if SUBMITTED not in log:
                 self._start_run()
+
+    def told(self) -> str:
+        """The ends of all logs, and who has ended."""
+        return "\n\n".join(
+            f"{name} ({'runs' if process.poll() is None else process.poll()}): "
+            f"{self.flower.log(name)[-3000:]}"
+            for name, process in self.flower.processes.items()
+        )
 
     def live_on(self) -> None:
         """For a moment, for some time, or into the next round, however long that takes here."""
@@ -167,7 +175,7 @@ def campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
                 if not mortals.has_ended:
                     mortals.strike()
             mortals.live(END)
-            assert mortals.has_ended, flower.log(mortals.run_name)[-4000:]
+            assert mortals.has_ended, mortals.told()
         same_as(whole, place / "run", traffic=False)
         every_reply_counted(place / "run")
         deaths.update(mortals.deaths)
