@@ -2,7 +2,8 @@
 
 SuperLink, ServerApp, SuperNodes and ClientApps are real processes. Whoever dies is started again as
 an operator would do it: the SuperLink on its port, the run by the same command, a SuperNode with
-the same configuration; its folder may be lost. Promised: as in kills.py, to the bit.
+the same configuration; its folder may be lost. SuperNodes are under a supervisor, which starts them
+again when they end by themselves. Promised: as in kills.py, to the bit.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ END = 900.0  # seconds from the last death to the end of a run
 # How likely each dies when something does: often several do, as in a power cut.
 CHANCES = {"superlink": 0.5, "serverapp": 0.5, "node0": 0.4, "node1": 0.4, "clientapp": 0.2}
 NOT_YET = "Connection to the SuperLink is unavailable"  # it listens before it answers
+FOLDER, ENDED = "a node's folder", "a node ended by itself"  # no deaths by our hand
 SUBMITTED = "Successfully started run"  # from then on only its log can be lost
 
 
@@ -87,12 +89,20 @@ class Mortals:
         end = time.monotonic() + seconds
         while not self.has_ended and not until() and time.monotonic() < end:
             time.sleep(0.1)
+            self._supervise()
             process, log = self.flower.processes[self.run_name], self.flower.log(self.run_name)
             if process.poll() is None or self.has_ended:
                 continue
             assert NOT_YET in log, f"the run has ended: {self.told()}"
             if SUBMITTED not in log:
                 self._start_run()
+
+    def _supervise(self) -> None:
+        """A SuperNode may end by itself when its SuperLink was killed while they talked."""
+        for name in NODES:
+            if self.flower.processes[name].poll() is not None:
+                self.deaths[ENDED] += 1
+                self._start_node(name)
 
     def told(self) -> str:
         """The ends of all logs, and who has ended."""
@@ -144,7 +154,7 @@ class Mortals:
         self.flower.kill(name)
         if name in NODES and self.random.random() < 0.3:
             shutil.rmtree(self.states / name, ignore_errors=True)
-            self.deaths["a node's folder"] += 1
+            self.deaths[FOLDER] += 1
         return True
 
     def _orphans(self) -> bool:
@@ -188,4 +198,4 @@ def campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
 
 
 def _processes(deaths: Counter[str]) -> int:
-    return sum(n for name, n in deaths.items() if "folder" not in name)
+    return sum(n for name, n in deaths.items() if name not in (FOLDER, ENDED))

@@ -35,13 +35,13 @@ def flower_kills(lines: list[Line]) -> tuple[str, str]:
         at.update({name.partition(",")[0]: 0 for name in line["at"]})
         for name, count in line["at"].items():
             at[name.partition(",")[0]] += count
-    lost = at.pop("a node's folder", 0)
+    lost, ended = at.pop("a node's folder", 0), at.pop("a node ended by itself", 0)
     told = ", ".join(f"{count} of {name}" for name, count in at.most_common())
     runs, rounds, servers = (summed(lines, key) for key in ("runs", "rounds", "servers"))
     return (
         f"{summed(lines, 'kills'):,}",
         f"identical in {runs} runs of {rounds} rounds that took {servers} servers; {told}; "
-        f"{lost} nodes' folders lost",
+        f"{lost} nodes' folders were lost, and {ended} nodes ended by themselves",
     )
 
 
