@@ -88,8 +88,8 @@ bench-links: setup
 
 # DistributedDataParallel over links of 100 Mbit/s and 1 Gbit/s. Needs root, ip, tc and Shakespeare.
 bench-ddp: setup
-	$(BIN)/python benchmarks/ddp_steps.py --out $(RESULTS)/ddp-steps-cpu.jsonl
-	$(BIN)/python benchmarks/ddp.py --out $(RESULTS)/ddp.json
+	$(BIN)/python benchmarks/ddp/steps.py --out $(RESULTS)/ddp-steps-cpu.jsonl
+	$(BIN)/python benchmarks/ddp/links.py --out $(RESULTS)/ddp-links-cpu.json
 
 .venv-rivals/.ready: pyproject.toml benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv .venv-rivals

@@ -1,64 +1,87 @@
-"""The rotation of sums modulo 2^b against reading and copying the same numbers.
+"""The rotation of sums modulo 2^b against copying the same numbers.
 
-python benchmarks/rotation.py [--count 6500000] [--clients 1] [--device cuda]
+    python benchmarks/rotation.py [--device cuda] [--out benchmarks/results/rotation-cuda.json]
+    python benchmarks/rotation.py --count 85000 --clients 40
+    python benchmarks/rotation.py --device cuda --tiles    # with other constants of kernels/cuda.py
+
+The rotation writes into new memory, so it is compared with a copy into new memory; on a CPU, where
+that is not the same, a copy into memory that is there stands beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import torch
+from measure import environment, medians, report
 
-from fetchsgd.sums.kernels import kernels_for, reference
+from fetchsgd.sums.kernels import kernels_for
 from fetchsgd.sums.layout import Layout
 from fetchsgd.sums.rotation import signs_of
 
-
-def best(work: Callable[[], object], device: torch.device, times: int = 7) -> float:
-    """Milliseconds of the fastest of several calls; the first, which compiles, does not count."""
-    work()
-    found = []
-    for _ in range(times):
-        _wait(device)
-        began = time.perf_counter()
-        work()
-        _wait(device)
-        found.append(time.perf_counter() - began)
-    return 1e3 * min(found)
+SIZES = {"cpu": [(1, 6_500_000)], "cuda": [(1, 6_500_000), (10, 6_500_000), (1, 124_000_000)]}
+TARGETS = {"cpu": 2.0, "cuda": 1.5}
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+def measured(clients: int, count: int, device: str, repeats: int) -> list[dict[str, Any]]:
+    rows = torch.randn(clients, count, device=device)
+    layout, kernels = Layout.of(count), kernels_for(torch.device(device))
+    signs = signs_of(layout, 5, rows.device)
+    cells, there = kernels.rotate(rows, signs, layout), torch.empty_like(rows)
+    timed = {
+        "copy": lambda: rows.clone(),
+        "copy into memory that is there": lambda: there.copy_(rows),
+        "signs": lambda: signs_of(layout, 5, rows.device),
+        "rotate": lambda: kernels.rotate(rows, signs, layout),
+        "rotate back": lambda: kernels.rotate_back(cells, signs, layout),
+    }
+    taken = medians(timed, device, repeats)
+    size = f"{clients} x {count:,}"
+    return [
+        {
+            "what": f"{name}, {size}",
+            "measured": f"{1e3 * seconds:.3f} ms",
+            "ratio": seconds / taken["copy"],
+            "target": TARGETS[device] if name.startswith("rotate") else None,
+        }
+        for name, seconds in taken.items()
+    ]
+
+
+def with_tiles(count: int, repeats: int) -> list[dict[str, Any]]:
+    """Both directions on a GPU, for other sizes of programs than those that are used."""
+    from fetchsgd.sums.kernels import cuda
+
+    rows = []
+    for log_cells, warps, log_some in product((14, 15), (8, 16), (3, 4)):
+        cuda.CELLS, cuda.WARPS, cuda.LOG_SOME = 1 << log_cells, warps, log_some
+        for row in measured(1, count, "cuda", repeats):
+            if row["target"] is not None:
+                about = f"cells 2^{log_cells}, warps {warps}, rows 2^{log_some}"
+                rows.append(row | {"what": f"{row['what']}, {about}"})
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=6_500_000)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int)
     parser.add_argument("--clients", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", choices=SIZES, default="cpu")
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    device = torch.device(given.device)
-    rows = torch.randn(given.clients, given.count, device=device)
-    layout = Layout.of(given.count)
-    signs, kernels = signs_of(layout, 5, device), kernels_for(device)
-    cells = kernels.rotate(rows, signs, layout)
-    out = torch.empty_like(rows)
-    timed = {
-        "sum": lambda: rows.sum(),
-        "copy": lambda: out.copy_(rows),
-        "signs": lambda: signs_of(layout, 5, device),
-        "rotate": lambda: kernels.rotate(rows, signs, layout),
-        "rotate back": lambda: kernels.rotate_back(cells, signs, layout),
-        "reference": lambda: reference.rotate(rows, signs, layout),
-    }
-    print(f"{given.clients} x {given.count} numbers, {layout.blocks} blocks of {layout.block}")
-    print(f"{'':12} {'ms':>9} {'/ copy':>8} {'/ sum':>8}")
-    taken = {name: best(work, device) for name, work in timed.items()}
-    for name, ms in taken.items():
-        print(f"{name:12} {ms:9.3f} {ms / taken['copy']:8.1f} {ms / taken['sum']:8.1f}")
+    sizes = [(given.clients, given.count)] if given.count else SIZES[given.device]
+    rows = []
+    for clients, count in sizes:
+        if given.tiles:
+            rows += with_tiles(count, given.repeats)
+        else:
+            rows += measured(clients, count, given.device, given.repeats)
+    report(rows, environment(given.device), given.out)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
     python benchmarks/size.py clients --out benchmarks/results/size-clients.json
     python benchmarks/size.py weights --dim 1e9 --out benchmarks/results/size-weights-cpu.json
-    python benchmarks/size.py weights --dim 7e9 --device cuda --out ...
+    python benchmarks/size.py weights --dim 7e9 --device cuda \\
+        --out benchmarks/results/size-weights-cuda.json
 
 `clients` trains examples/many_clients.py with growing populations and cohorts, each in a process of
 its own. `weights` runs a server's round on parts of the library, without a model: gradients come in
 pieces, as layers' do, and are the same few millions of random numbers scaled differently. On a CPU
 a peak is of the resident memory, less that of the process before; on a GPU of torch's allocations.
-With 1e9 weights the widest form takes 19 GB.
+`--out` replaces what the file holds of the same form and number of weights, and keeps the rest, so
+that forms can be measured one by one, as memory is free. With 1e9 weights the widest takes 19 GB.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from fetchsgd.server.rounds import Merged, Training, after_round
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Row = dict[str, Any]
-PIECE = {"cpu": 1 << 22, "cuda": 1 << 28}
+PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
 FORMS = ("fixed", "unbiased16", "unbiased", "prior16", "prior")
 
 # --- clients
@@ -136,12 +138,13 @@ def _status(name: str) -> int:
     return 1024 * int(found[1])
 
 
-def method_of(form: str, dim: int, compression: int) -> FetchSGD:
+def method_of(form: str, dim: int, compression: int, block: int = 0) -> FetchSGD:
     cols, k = dim // compression, max(dim // 1000, 1)
     if form == "fixed":
-        return FetchSGD(dim=dim, k=k, cols=cols, hash="fixed")
+        return FetchSGD(dim=dim, k=k, cols=cols, hash="fixed", block=block)
     decode = "prior" if form.startswith("prior") else "unbiased"
-    return FetchSGD(dim=dim, k=k, cols=cols, decode=decode, state_bits=16 if "16" in form else 32)
+    bits = 16 if "16" in form else 32
+    return FetchSGD(dim=dim, k=k, cols=cols, decode=decode, state_bits=bits, block=block)
 
 
 def gradient_sketch(sketch: CountSketch, base: torch.Tensor, seed: int) -> torch.Tensor:
@@ -157,7 +160,8 @@ def weight_rows(dim: int, device: str, form: str, compression: int, rounds: int)
     where = torch.device(device)
     draw = torch.Generator(where).manual_seed(0)
     base = torch.randn(min(PIECE[device], dim), device=where, generator=draw)
-    _warm_up(form, base[: 1 << 18], compression)
+    block = method_of(form, dim, compression).sketch.block
+    _warm_up(method_of(form, min(1 << 18, dim), compression, block), base[: 1 << 18])
     meter = Meter(device, dim)
     with meter.part("weights"):
         weights = torch.zeros(dim, device=where)
@@ -202,9 +206,8 @@ def weight_rows(dim: int, device: str, form: str, compression: int, rounds: int)
     return meter.rows
 
 
-def _warm_up(form: str, base: torch.Tensor, compression: int) -> None:
+def _warm_up(method: FetchSGD, base: torch.Tensor) -> None:
     """Compiles what is compiled, so that it is neither timed nor weighed."""
-    method = method_of(form, len(base), compression)
     state = method.init(base.device)
     for t in range(2):
         at = method.message.at(t)
@@ -236,10 +239,32 @@ def main() -> None:
             rows.append(row)
             print(json.dumps(row), flush=True)
     else:
-        rows = [row for form in given.forms for row in _apart(given, form)]
+        for form in given.forms:
+            rows = list(_apart(given, form))
+            _summarise(form, rows)
+            if given.out is not None:
+                _write_run(given, form, rows)
+        return
     if given.out is not None:
-        about = {"environment": environment(given.device), "dim": given.dim, "rows": rows}
+        about = {"environment": environment(given.device), "rows": rows}
         given.out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _summarise(form: str, rows: list[Row]) -> None:
+    peak = max(row["peak_per_weight"] for row in rows)
+    seconds = sum(row["seconds"] for row in rows)
+    print(f"{form}: at most {peak} bytes a weight, {seconds:.0f} s in all", flush=True)
+
+
+def _write_run(given: argparse.Namespace, form: str, rows: list[Row]) -> None:
+    """Into a list of runs, in the place of an earlier one of as many weights."""
+    which = {"dim": given.dim, "form": form}
+    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else []
+    runs = [run for run in runs if {name: run[name] for name in which} != which]
+    runs.append({**which, "environment": environment(given.device), "rows": rows})
+    runs.sort(key=lambda run: (run["dim"], FORMS.index(run["form"])))
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
 
 
 def _apart(given: argparse.Namespace, form: str) -> Iterator[Row]:
@@ -254,7 +279,7 @@ def _apart(given: argparse.Namespace, form: str) -> Iterator[Row]:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
-            yield {"form": form, **json.loads(line)}
+            yield json.loads(line)
     if process.returncode:
         raise SystemExit(process.returncode)
 

@@ -111,6 +111,7 @@ def rotations():
     from fetchsgd.sums.layout import Layout
 
     replace_launches()
+    cuda.words(5, 1000, 5, torch.device("cpu"))
     for count in (300, 10_000):
         layout = Layout.of(count)
         signs = torch.zeros(layout.words, dtype=torch.int32)
@@ -130,7 +131,27 @@ def convolutions():
     convolution_cuda.write(layer, inputs, slopes, weight, None, layer.weight.detach())
 
 
+def hooks():
+    from fetchsgd.ddp import Settings, fused
+    from fetchsgd.ddp.layout import Layout, Piece
+
+    replace_launches()
+    wide = Piece("a", 7, 5000, torch.Size([50, 100])), Piece("b", 5007, 9000, torch.Size([90, 100]))
+    layout = Layout(wide, (Piece("c", 0, 7, torch.Size([7])),))
+    kept = {"step": torch.ones(2), "size": torch.ones(2)}
+    for cells in ("float32", "bfloat16", "int16", "int8", "int4"):
+        for feedback, dtype in ((0.0, torch.bfloat16), (0.5, torch.float32)):
+            buffer, settings = (
+                torch.zeros(14007, dtype=dtype),
+                Settings(8.0, cells, feedback=feedback),
+            )
+            bucket = fused.FusedBucket(settings, layout, 0, buffer, 0, 4)
+            bucket.begin(3, buffer, kept, torch.zeros(14000))
+            bucket.fill()
+            bucket.finish()
+
+
 if __name__ == "__main__":
-    for part in (sizes_of_chunks, quantisers, sketches, rotations, convolutions):
+    for part in (sizes_of_chunks, quantisers, sketches, rotations, convolutions, hooks):
         part()
     print(len(compiled), "programs:", ", ".join(sorted(compiled)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fetchsgd import CountSketch
+from fetchsgd.sketch import hashing
 from fetchsgd.sketch.hashing import BlockHash, draw_placements
 
 MASK = 2**64 - 1
@@ -39,6 +40,15 @@ def test_placements_follow_the_page(seed, cols):
     packed = draw_placements(seed, 3, cols, 11)
     for block in range(11):
         start, sign = place(seed, 3, cols, block)
+        assert (packed[block] >> 1, 1 - 2 * (packed[block] & 1)) == (start, sign)
+
+
+def test_threads_draw_the_same_stream(monkeypatch, restore_threads):
+    monkeypatch.setattr(hashing, "DRAWN", 1 << 12)
+    torch.set_num_threads(3)
+    packed = draw_placements(5, 1, 1000, (1 << 17) + 3)
+    for block in (0, 4095, 4096, 4097, 99_999, (1 << 17) + 2):
+        start, sign = place(5, 1, 1000, block)
         assert (packed[block] >> 1, 1 - 2 * (packed[block] & 1)) == (start, sign)
 
 

@@ -58,6 +58,12 @@ class Levels:
         """The share of cells that may be cut off."""
         return max(CLIPPED, CLIPPED_AT_ONE / math.sqrt(self.most**3))
 
+    @property
+    def rule(self) -> tuple[float, ...]:
+        """The numbers of `next_step`; the first step is as if cells were normal."""
+        first = NormalDist().inv_cdf(1 - self.clipped / 2)
+        return self.clipped, first, GROW, SHRINK, LEAST, MOST
+
     def pack(
         self, cells: Float32[Tensor, " cols"], step: Float32[Tensor, ""], key: int, rank: int
     ) -> tuple[Int[Tensor, " packed"], Float32[Tensor, ""]]:
@@ -72,32 +78,36 @@ class Levels:
         return self._join(levels.clamp_(-self.most, self.most) + self.most), clipped
 
     def unpack(
-        self, total: Int[Tensor, " packed"], step: Float32[Tensor, ""], cols: int
+        self,
+        total: Int[Tensor, " packed"],
+        step: Float32[Tensor, ""],
+        cols: int,
+        workers: int | None = None,
     ) -> Float32[Tensor, " cols"]:
-        """The sum of all workers' cells."""
-        return (self._split(total)[:cols] - self.most * self.world).float() * step
+        """The sum of all workers' cells, or of so many workers'."""
+        workers = self.world if workers is None else workers
+        return (self._split(total)[:cols] - self.most * workers).float() * step
 
     def _join(self, fields: Int[Tensor, " cols"]) -> Int[Tensor, " packed"]:
         if self.bits == 8:
             return fields.to(torch.uint8)
         if len(fields) % 2:
             fields = torch.nn.functional.pad(fields, (0, 1))
-        half = len(fields) // 2
-        kind = ROOM[self.bits][0]
-        return fields[:half].to(kind) + fields[half:].to(kind) * (1 << self.bits)
+        low, high = fields.to(ROOM[self.bits][0]).view(-1, 2).unbind(1)
+        return low + high * (1 << self.bits)
 
     def _split(self, total: Int[Tensor, " packed"]) -> Int[Tensor, " cells"]:
         if self.bits == 8:
             return total.int()
         low, high = total & (1 << self.bits) - 1, total >> self.bits
-        return torch.cat([low, high]).int()
+        return torch.stack([low, high], dim=1).flatten().int()
 
     def next_step(
         self, step: Float32[Tensor, ""], clipped: Float32[Tensor, ""], rms: Float32[Tensor, ""]
     ) -> Float32[Tensor, ""]:
         """From the share that was cut off and the size of cells, as all workers have them."""
+        allowed, first, grow, shrink, least, most = self.rule
         unit = rms / self.most
-        moved = step * torch.where(clipped > self.clipped, GROW, SHRINK)
-        moved = torch.minimum(torch.maximum(moved, LEAST * unit), MOST * unit)
-        first = NormalDist().inv_cdf(1 - self.clipped / 2)  # as if cells were normal
+        moved = step * torch.where(clipped > allowed, grow, shrink)
+        moved = torch.minimum(torch.maximum(moved, least * unit), most * unit)
         return torch.where(step > 0, moved, first * unit)

@@ -8,8 +8,9 @@ from typing import Literal
 
 import torch
 
+from fetchsgd.ddp.keys import BUCKETS
 from fetchsgd.errors import UserError
-from fetchsgd.methods.decoding import Decoder, Prior, Unbiased
+from fetchsgd.methods.decoding import Prior
 from fetchsgd.methods.in_vectors import VectorServer
 from fetchsgd.sketch import CountSketch
 from fetchsgd.sketch.count_sketch import default_block
@@ -18,8 +19,6 @@ Cells = Literal["float32", "bfloat16", "int16", "int8", "int4"]
 BITS = {"float32": 32, "bfloat16": 16, "int16": 16, "int8": 8, "int4": 4}
 # Short blocks: neighbours that move together err together.
 MOST_BLOCK = 16
-# A bucket's hash follows from step * BUCKETS + its index.
-BUCKETS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,9 @@ class Settings:
         least, and 1 that of each in terms of its own gradient (balance.py).
     exact_below: tensors of fewer elements are never compressed, and vectors (biases, norms) neither
         unless it is 0.
+    feedback: of what a table could not say of a rank's gradient, the share that the rank adds to
+        its next one. 0 keeps nothing; near 1 there is least noise, and most delay. It is a rank's
+        own, a float for each weight, and not part of a checkpoint.
     seed: of hashes and of rounding.
     """
 
@@ -51,6 +53,7 @@ class Settings:
     noise_limit: float = 2.5
     balance: float = 0.5
     exact_below: int = 1024
+    feedback: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,6 +68,12 @@ class Settings:
         _check("noise_limit", self.noise_limit, 1.0, 1e6)
         _check("balance", self.balance, 0.0, 1.0)
         _check("exact_below", self.exact_below, 0, 2**60)
+        _check("feedback", self.feedback, 0.0, 1.0)
+        if self.feedback and (self.top_k or self.decode == "prior"):
+            raise UserError(
+                f"feedback={self.feedback:g} goes with decode='unbiased' and top_k=0 alone, got "
+                f"decode={self.decode!r} and top_k={self.top_k:g}"
+            )
         _check("seed", self.seed, 0, 2**63 - 1)
 
     @property
@@ -77,9 +86,17 @@ class Settings:
         return BITS[self.cells]
 
     @property
-    def decoder(self) -> Decoder:
-        prior = self.decode == "prior"
-        return Prior(self.noise_limit) if prior else Unbiased(self.noise_limit)
+    def prior(self) -> Prior | None:
+        return Prior(self.noise_limit) if self.decode == "prior" else None
+
+    def gain(self, dim: int, cols: int) -> float:
+        """Of a cell, what each of its weights gets without a prior.
+
+        All of it, so that the mean over hashes is right; less if the noise would be longer than the
+        limit; and with feedback as much as makes up for what is said later.
+        """
+        share = cols / dim
+        return min(1 - self.feedback * (1 - share), self.noise_limit * math.sqrt(share))
 
     @property
     def fields(self) -> dict[str, bool]:
@@ -99,7 +116,7 @@ class Settings:
         return is_wide and shape.numel() >= self.exact_below
 
     def sketch(self, dim: int, step: int, bucket: int) -> CountSketch:
-        """For a bucket with so many weights to compress, with the hash of the step."""
+        """For a bucket with so many weights to compress, with the hash of the step (keys.py)."""
         cols = min(max(math.ceil(dim * 32 / (self.bits * self.compression)), 1), dim)
         block = min(default_block(cols), MOST_BLOCK)
         base = CountSketch(dim, 1, cols, self.seed, block, hash="permutation")

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fetchsgd.ddp.fused import FusedBucket
+from fetchsgd.ddp.layout import Layout, pieces_of
 from fetchsgd.ddp.memory import Kept, Memory
 from fetchsgd.ddp.settings import Cells, Settings
 from fetchsgd.errors import UserError
@@ -44,6 +46,7 @@ class SketchState:
         noise_limit: float = 2.5,
         balance: float = 0.5,
         exact_below: int = 1024,
+        feedback: float = 0.0,
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -57,6 +60,7 @@ class SketchState:
             noise_limit=noise_limit,
             balance=balance,
             exact_below=exact_below,
+            feedback=feedback,
             seed=seed,
         )
         module = model
@@ -73,10 +77,13 @@ class SketchState:
         self.places = {name: place for place, name in enumerate(self.names.values())}
         self.process_group = process_group
         self.memory = Memory(self.settings.fields)
+        self.errors = Memory({"left": True})  # this rank's own, with feedback
         self.step = 0
         self.sent_bytes = 0
         self._agreed_in: dist.ProcessGroup | None = None
         self._side: torch.cuda.Stream | None = None
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._fused: dict[tuple[int, Layout], FusedBucket] = {}
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -100,6 +107,29 @@ class SketchState:
                 "a bucket has a parameter that is not of the model which SketchState was made "
                 "with; make a state of its own for each model, after its parameters are there"
             ) from None
+
+    def layout(self, bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
+        """Where its tensors are in it; DDP may put others into a bucket of the same place."""
+        parameters = bucket.parameters()
+        key = tuple(map(id, parameters))
+        if key not in self._layouts:
+            names = self.names_of(parameters)
+            pieces = pieces_of(bucket.buffer(), bucket.gradients(), names)
+            pieces.sort(key=lambda piece: self.places[piece.name])
+            is_wide = [self.settings.is_compressed(piece.shape) for piece in pieces]
+            self._layouts[key] = Layout.of(pieces, is_wide)
+        return self._layouts[key]
+
+    def fused(
+        self, layout: Layout, index: int, buffer: Tensor, rank: int, world: int
+    ) -> FusedBucket:
+        """Its memory on the GPU, which goes from step to step."""
+        key = index, layout
+        if key not in self._fused:
+            for other in [other for other in self._fused if other[0] == index]:
+                del self._fused[other]  # of buckets that are no more
+            self._fused[key] = FusedBucket(self.settings, layout, index, buffer, rank, world)
+        return self._fused[key]
 
     def is_compressed(self, parameter: Tensor) -> bool:
         return self.settings.is_compressed(parameter.shape)
@@ -125,11 +155,21 @@ class SketchState:
         self._check_parameters(state["parameters"])
         self.step = int(state["step"])
         self.memory.replace(state["parameters"])
+        self.errors.replace({})
         self._agreed_in = None
 
     def _check_settings(self, given: Mapping[str, Any]) -> None:
         # The rest decides what is sent, not what has been kept.
-        for name in ("cells", "top_k", "momentum", "decode", "balance", "exact_below", "seed"):
+        for name in (
+            "cells",
+            "top_k",
+            "momentum",
+            "decode",
+            "balance",
+            "exact_below",
+            "feedback",
+            "seed",
+        ):
             own = getattr(self.settings, name)
             if given.get(name) != own:
                 raise UserError(

@@ -9,7 +9,7 @@ what does not fit is rounded at random, so that many small changes add up to wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int64
@@ -20,7 +20,7 @@ from fetchsgd.methods.delivery import Deliver, Delivered
 from fetchsgd.vector import SparseVector
 
 # Coordinates of a piece, of which half a dozen floats each are in memory.
-PIECE = {"cpu": 1 << 20, "cuda": 1 << 27}
+PIECE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
 # From a first coordinate and a count to an estimate of the mean gradient there.
 Read = Callable[[int, int], Float32[Tensor, " count"]]
@@ -35,15 +35,20 @@ def pieces(dim: int, device: torch.device) -> Iterator[tuple[int, int]]:
 
 @dataclass
 class Largest:
-    """The k largest of numbers that come piece by piece in order; of equals the first."""
+    """The k largest of numbers that come piece by piece in order; of equals the first.
+
+    Those that may be among them wait in memory that is taken once: had each piece memory of its
+    own, it would lie between that of other numbers, which could then not be given back.
+    """
 
     k: int
-    indices: list[Int64[Tensor, " n"]] = field(default_factory=list)
-    sizes: list[Float32[Tensor, " n"]] = field(default_factory=list)
+    count: int = 0  # of those that wait
     least: float | None = None  # of k numbers so far: what is not above it is not among them
+    indices: Int64[Tensor, " room"] | None = None
+    sizes: Float32[Tensor, " room"] | None = None
 
     def add(self, first: int, sizes: Float32[Tensor, " n"]) -> None:
-        """Numbers of coordinates from `first` on, none below zero."""
+        """Numbers of coordinates from `first` on, none below zero; no piece is above the first."""
         if self.least is not None:
             candidates = sizes > self.least
         elif len(sizes) > self.k:
@@ -51,24 +56,40 @@ class Largest:
         else:
             candidates = torch.ones_like(sizes, dtype=torch.bool)
         chosen = candidates.nonzero().squeeze(1)
-        self.indices.append(chosen + first)
-        self.sizes.append(sizes[chosen])
-        if self.least is None or sum(map(len, self.sizes)) > 2 * self.k:
-            self._shrink()
+        own_indices, own_sizes = self._with_room(sizes, len(chosen))
+        new = slice(self.count, self.count + len(chosen))
+        torch.add(chosen, first, out=own_indices[new])
+        torch.index_select(sizes, 0, chosen, out=own_sizes[new])
+        self.count = new.stop
+        if self.least is None:
+            self._shrink(own_indices, own_sizes)
 
-    def _shrink(self) -> None:
+    def _with_room(self, piece: Float32[Tensor, " n"], more: int) -> tuple[Tensor, Tensor]:
+        """The memory of those that wait, where there is room for so many more of a piece."""
+        if self.indices is None or self.sizes is None:
+            room = self.k + max(self.k, len(piece))
+            self.indices = torch.empty(room, dtype=torch.int64, device=piece.device)
+            self.sizes = torch.empty(room, device=piece.device)
+        if self.count + more > len(self.sizes):
+            self._shrink(self.indices, self.sizes)
+        return self.indices, self.sizes
+
+    def _shrink(self, all_indices: Tensor, all_sizes: Tensor) -> None:
         """Leave the k largest, in order of index."""
-        indices, sizes = torch.cat(self.indices), torch.cat(self.sizes)
-        if len(sizes) >= self.k:
-            order = sizes.sort(descending=True, stable=True).indices[: self.k].sort().values
-            indices, sizes = indices[order], sizes[order]
-            self.least = float(sizes.min())
-        self.indices, self.sizes = [indices], [sizes]
+        indices, sizes = all_indices[: self.count], all_sizes[: self.count]
+        if self.count < self.k:
+            return
+        order = sizes.sort(descending=True, stable=True).indices[: self.k].sort().values
+        self.count = self.k
+        all_indices[: self.k], all_sizes[: self.k] = indices[order], sizes[order]
+        self.least = float(all_sizes[: self.k].min())
 
     def taken(self) -> Int64[Tensor, " k"]:
         """Where they are, in order."""
-        self._shrink()
-        return self.indices[0]
+        assert self.indices is not None
+        assert self.sizes is not None
+        self._shrink(self.indices, self.sizes)
+        return self.indices[: self.count].clone()
 
 
 @dataclass(frozen=True)

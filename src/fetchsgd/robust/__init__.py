@@ -2,7 +2,7 @@
 
 from fetchsgd.robust.attacks import ATTACKS, Attack, Liars
 from fetchsgd.robust.merger import Merger
-from fetchsgd.robust.rules import Clipped, Filtered, Mean, Median, Nearest, Rule, Trimmed
+from fetchsgd.robust.rules import Clipped, Filtered, Mean, Median, Nearest, Rule, Trimmed, Vetted
 
 RULES: dict[str, type] = {
     "mean": Mean,
@@ -11,6 +11,7 @@ RULES: dict[str, type] = {
     "trimmed": Trimmed,
     "nearest": Nearest,
     "filtered": Filtered,
+    "vetted": Vetted,
 }
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Nearest",
     "Rule",
     "Trimmed",
+    "Vetted",
 ]

@@ -4,22 +4,25 @@ A rule sees one row per group, each no longer than `clip` times the median row. 
 cell (median, trimmed) bound each cell; those that count by distance (nearest, filtered) look
 at whole rows, and need nothing but their products with each other.
 
-`liars` is the share of groups that may hold one: what is dropped. With more than that, nothing is
-promised. Groups of several clients are lost by a single liar among them, so few groups of many
-withstand fewer liars than a group for each client.
+`liars` is the share of groups that may hold one: what is dropped, whether anybody lies or not. With
+more than that, nothing is promised. `vetted` drops nobody without evidence, and remembers it.
+Groups of several clients are lost by a single liar among them, so few groups of many withstand
+fewer liars than a group for each client.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.errors import UserError
+from fetchsgd.robust.record import Members, Record
+from fetchsgd.robust.witnesses import confirmed, evidence
 
 Rows = Float32[Tensor, "groups numbers"]
 Row = Float32[Tensor, " numbers"]
@@ -143,6 +146,54 @@ class Filtered(_Dropping):
         far = vectors[:, -1].square()
         kept = far.topk(len(rows) - self.dropped(len(rows)), largest=False).indices
         return rows[kept.sort().values].mean(0)
+
+
+class Vetting(NamedTuple):
+    """What a rule with a record makes of a round: the update, the record after it, who is out."""
+
+    merged: Row
+    record: Record
+    left_out: int  # groups
+
+
+@dataclass(frozen=True)
+class Vetted(_Grouped):
+    """The mean of those whom neither this round nor their record speaks against.
+
+    witnesses.py says what a round is evidence of, record.py how rounds add up. odds: how much
+    likelier than not a lie must be before a client is left out. Fewer than half are.
+    """
+
+    clip: float = 2.0
+    odds: float = 100.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 < self.odds <= 1e9:
+            raise UserError(
+                f"merge.odds must be above 1, at most 1e9, got {self.odds}: so many to one a lie "
+                "must be before a client is left out"
+            )
+
+    def merge(self, rows: Rows) -> Row:
+        """By this round alone."""
+        return self.vet(rows, [[place] for place in range(len(rows))], Record()).merged
+
+    def vet(self, rows: Rows, members: Members, record: Record) -> Vetting:
+        """By the record too. `members`: the clients of each row."""
+        if len(rows) < 3:
+            return Vetting(rows.mean(0), record, 0)
+        sizes = torch.tensor([len(who) for who in members], dtype=torch.float64)
+        found = confirmed(rows)
+        says = evidence(found, sizes.to(rows.device))
+        limit = math.log(self.odds)
+        after, against = record.with_round(members, says, limit)
+        most = (len(rows) - 1) // 2
+        worst = torch.zeros_like(against, dtype=torch.bool)
+        worst[against.topk(most).indices] = True
+        share = found.share * ~(worst & (against > limit))
+        merged = (share / share.sum()).float() @ rows
+        return Vetting(merged, after, int((share == 0).sum()))
 
 
 def middle(rows: Rows, dropped: int) -> Row:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from fetchsgd.methods import Memory, Method, Sum, Upload
 from fetchsgd.randomness import number, torch_generator
 from fetchsgd.robust import Liars, Merger
 from fetchsgd.server.rounds import Merged
+from fetchsgd.simulation.group_sums import GroupSums
 from fetchsgd.simulation.spread import NOT_SPREAD, Share, Spread, drawn_orders
 from fetchsgd.sums import ModularRound
 from fetchsgd.sums.layout import Layout
@@ -165,14 +167,21 @@ class CohortAtWork:
     ) -> Merged:
         """The same where the server sees the sum alone, modulo 2^b."""
         examples = self.gatherer.weights(clients)
-        sent, loss = self._sum(weights, clients, rate, upload, memory, examples)
-        message = self.method.message
+        message, settings = self.method.message, quantiser.settings
         layout = Layout.of(message.numbers)
-        opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
+        if self.merger is None:
+            sent, loss = self._sum(weights, clients, rate, upload, memory, examples)
+            opened = quantiser.open(sent.total, int(examples.sum()), layout, len(clients))
+            protocol = settings.protocol(len(clients), layout.cells)
+        else:
+            self.merger.open(upload.round, clients.tolist())
+            groups = GroupSums(self.merger, layout)
+            quantiser = replace(quantiser, clients=groups.largest(len(clients)))
+            upload = upload._replace(quantiser=quantiser)
+            sent, loss = self._sum(weights, clients, rate, upload, memory, examples, groups)
+            opened, protocol = groups.opened(quantiser), groups.protocol(quantiser)
         up, down = sent.bytes, 0.0
-        settings = quantiser.settings
-        protocol = settings.protocol(len(clients), layout.cells) if settings.secure else None
-        if protocol is not None:
+        if settings.secure and protocol is not None:
             up, down = map(float, protocol)
         return Merged(
             opened.mean.view(message.shape), clients, sent.numbers, up, loss,
@@ -187,8 +196,12 @@ class CohortAtWork:
         upload: Upload,
         memory: Memory | None,
         examples: NDArray[np.int64] | None = None,
+        groups: GroupSums | None = None,
     ) -> tuple[Sum, Tensor]:
-        """What all clients send, and their mean loss. `examples`: what each weighs in a sum."""
+        """What all clients send, and their mean loss. `examples`: what each weighs in a sum.
+
+        groups: where sums of groups are kept, as the server sees no more than these.
+        """
         spread = self.spread
         evenly = memory is None
         share = spread.by_cost(np.ones_like(clients)) if evenly else spread.by_number(clients)
@@ -218,10 +231,12 @@ class CohortAtWork:
             if self.liars is not None:
                 vectors = self.liars.lie(vectors, clients[places], round)
                 shares = shares if told is None else told[places]
-            if self.merger is None:
-                more = message.merge(vectors, shares, numbers, upload, memory)
-            else:
+            if groups is not None and examples is not None:
+                more = self._by_group(vectors, numbers, examples[places], upload, groups)
+            elif self.merger is not None:
                 more = self._each(vectors, shares, numbers, upload, memory, self.merger)
+            else:
+                more = message.merge(vectors, shares, numbers, upload, memory)
             sent = more if sent is None else sent.plus(more)
             losses.append(part.weights @ own)
         if sent is None:
@@ -277,4 +292,25 @@ class CohortAtWork:
             sent = message.merge(vectors[one], whole, clients[one], upload, memory)
             merger.add(client, sent.total, share)
             sums.append(sent._replace(total=sent.total.new_zeros(())))
+        return reduce(Sum.plus, sums)
+
+    def _by_group(
+        self,
+        vectors: Float32[Tensor, "n dim"],
+        clients: Tensor,
+        examples: NDArray[np.int64],
+        upload: Upload,
+        groups: GroupSums,
+    ) -> Sum:
+        """The same where a reply is whole levels, which go into the sum of a group unseen."""
+        sums: list[Sum] = []
+        for i, client in enumerate(clients.tolist()):
+            one = slice(i, i + 1)
+            quantiser = cast(ModularRound, upload.quantiser)
+            assert quantiser.examples is not None
+            alone = upload._replace(quantiser=quantiser.weighing(quantiser.examples[one]))
+            share = vectors.new_ones(1)
+            sent = self.method.message.merge(vectors[one], share, clients[one], alone, None)
+            groups.add(client, sent.total, int(examples[i]))
+            sums.append(sent._replace(total=torch.zeros_like(sent.total[:0])))
         return reduce(Sum.plus, sums)

@@ -86,7 +86,7 @@ class Run:
                 f"privacy needs messages that add up, and those of {config.method} do not: each "
                 "client chooses what it sends; take fetchsgd, true_topk, fedavg or uncompressed"
             )
-        self.merger = make_merger(setup)
+        self.merger = make_merger(setup, sums_groups=True)
         self.liars = make_liars(config, setup.sampler.num_clients)
         gatherer = Gatherer(
             task.train.to(self.device), train.averaging, train.seed, task.augment,

@@ -15,12 +15,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fetchsgd.threads import run_in_order
+
 # A placement is `start << 1 | negative` in an int32, so starts have 30 bits.
 MAX_COLS = 1 << 30
 # Block numbers are packed with a sign in the same way.
 MAX_BLOCKS = 1 << 30
-# Words that are drawn at once.
-DRAWN = 1 << 20
+# Words that are drawn at once, and how many of them a step of the stream has.
+DRAWN, WORDS = 1 << 20, 4
 
 
 def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.int32]:
@@ -29,11 +31,15 @@ def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.in
     Word b of the Philox4x64-10 stream with key (seed, row) gives the sign in its lowest bit and
     the start as floor((word >> 1) * cols / 2^63), here in 64-bit arithmetic without overflow.
     """
-    stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
     packed = np.empty(count, dtype=np.int32)
-    for first in range(0, count, DRAWN):
+
+    def draw(first: int) -> None:
+        stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
+        stream.advance(first // WORDS)
         part = packed[first : first + DRAWN]
         part[:] = _pack(stream.random_raw(len(part)), cols)
+
+    list(run_in_order(draw, range(0, count, DRAWN), count))
     return packed
 
 
@@ -67,9 +73,8 @@ class BlockHash:
     def placements(self) -> NDArray[np.int32]:
         """(rows, num_blocks) packed starts and signs, drawn on first use."""
         rows = range(self.first_row, self.first_row + self.rows)
-        drawn = np.empty((self.rows, self.num_blocks), dtype=np.int32)
-        for into, row in zip(drawn, rows, strict=True):
-            into[:] = draw_placements(self.seed, row, self.cols, self.num_blocks)
+        each = [draw_placements(self.seed, row, self.cols, self.num_blocks) for row in rows]
+        drawn = each[0][None] if len(each) == 1 else np.stack(each)
         if not self.signed:
             drawn &= ~1
         return drawn

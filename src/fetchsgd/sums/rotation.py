@@ -14,8 +14,6 @@ import torch
 from jaxtyping import Float32, Int32
 from torch import Tensor
 
-from fetchsgd.quantisers.kernels.reference import random_words
-from fetchsgd.quantisers.level_layout import num_runs
 from fetchsgd.sums.kernels import kernels_for
 from fetchsgd.sums.layout import Layout
 
@@ -24,10 +22,7 @@ STREAM = (1 << 63) - 1  # no client has this number
 
 def signs_of(layout: Layout, key: int, device: torch.device) -> Int32[Tensor, " words"]:
     """A bit for each cell, by the key of the round."""
-    stream = torch.full((1,), STREAM, dtype=torch.int64, device=device)
-    words = random_words(stream, num_runs(layout.words), key).flatten()[: layout.words]
-    # From 2^31 on, int32 holds the same bits as a negative number.
-    return torch.where(words > 0x7FFFFFFF, words - (1 << 32), words).to(torch.int32)
+    return kernels_for(device).words(STREAM, layout.words, key, device)
 
 
 def rotate(

@@ -47,6 +47,13 @@ def _fill_words(words, key, stream, run):
 
 
 @njit(nogil=True, cache=True)
+def fill_words(words, key, stream):
+    """The words of as many runs as there is room for."""
+    for run in range(words.size // RUN):
+        _fill_words(words[run * RUN : (run + 1) * RUN], key, stream, run)
+
+
+@njit(nogil=True, cache=True)
 def _cut_to_bfloat16(size, extra):
     """Bits of a magnitude, moved up by `extra` and cut to bfloat16; none turns into infinity."""
     moved = np.uint32(size + extra) & UPPER

@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _philox(a, b, c, d, key_a, key_b):
+def philox(a, b, c, d, key_a, key_b):
     """Philox4x32-10; counter and key are uint32."""
     for _ in tl.static_range(10):
         low_a, low_c = a * 0xD2511F53, c * 0xCD9E8D57
@@ -34,7 +34,7 @@ def random_words(run, stream, key_low, key_high, cells):
     """The words of some runs, a slice each."""
     # Zero, but by way of a slice of the cells: words are then made in the threads that hold them.
     zero = (_size(cells) < 0).to(tl.uint32)
-    return _philox(
+    return philox(
         zero + tl.arange(0, 64)[None, :].to(tl.uint32),
         zero + run[:, None].to(tl.uint32),
         zero + (stream & 0xFFFFFFFF).to(tl.uint32),

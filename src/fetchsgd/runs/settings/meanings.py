@@ -67,6 +67,7 @@ MEANINGS: dict[str, Meaning] = {
         "of the power law of sizes = 'power_law'; larger is more even", 0, above=True
     ),
     "task.hidden": Meaning("units of the one hidden layer; 0 is a network of convolutions", 0),
+    "task.channels": Meaning("of a small network's first convolution; 0 is ResNet101", 0),
     "task.folder": Meaning(FOLDER),
     "task.model": Meaning("a model's name on the hub, a folder, or a .gguf file"),
     "task.length": Meaning("the most tokens of a sequence", 8),
@@ -337,6 +338,9 @@ MEANINGS: dict[str, Meaning] = {
         0.5,
         above=True,
         below=True,
+    ),
+    "merge.odds": Meaning(
+        "so many to one a lie must be before a client is left out", 1, 1e9, above=True
     ),
     "attack.name": Meaning("what liars among simulated clients send"),
     "attack.share": Meaning("of the clients that lie", 0, 1, above=True, below=True),

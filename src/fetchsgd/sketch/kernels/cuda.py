@@ -34,6 +34,8 @@ FEW_RUNS = 4
 # Rows of at most this many cells are sorted whole. To select the largest and put them in order
 # takes a sort as well, and more launches besides; but it moves less memory.
 SORTED_CELLS = 1 << 22
+# Blocks whose cells are counted at once.
+SLICE = 1 << 26
 # Programs that keep the card busy; a small table is split further to reach this many.
 ENOUGH_PROGRAMS = 2048
 
@@ -174,11 +176,17 @@ class TritonKernels(TritonSelection):
     def cell_loads(self) -> Int64[Tensor, " cols"]:
         """How many coordinates land in each cell of row 0."""
         h = self.hash
-        starts = (self.placements[0] >> 1).long()
-        ends = starts + h.block
-        ends[-1] -= h.num_blocks * h.block - h.dim
-        change = starts.bincount(minlength=h.cols) - (ends % h.cols).bincount(minlength=h.cols)
-        return change.cumsum(dim=0) + (ends >= h.cols).sum()
+        change = torch.zeros(h.cols, dtype=torch.int64, device=self.device)
+        wraps = change.new_zeros(())
+        for first in range(0, h.num_blocks, SLICE):  # a large model's blocks take gigabytes
+            starts = (self.placements[0, first : first + SLICE] >> 1).long()
+            ends = starts + h.block
+            if first + SLICE >= h.num_blocks:
+                ends[-1] -= h.num_blocks * h.block - h.dim
+            change += starts.bincount(minlength=h.cols)
+            change -= (ends % h.cols).bincount(minlength=h.cols)
+            wraps += (ends >= h.cols).sum()
+        return change.cumsum(dim=0) + wraps
 
     @cached_property
     def sorted_runs(self) -> SortedRuns:

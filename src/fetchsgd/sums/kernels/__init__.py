@@ -24,6 +24,10 @@ from fetchsgd.sums.layout import Layout
 class Kernels(Protocol):
     """What rotation.py asks of a device. Rows are contiguous; outputs are new."""
 
+    def words(
+        self, stream: int, count: int, key: int, device: torch.device
+    ) -> Int32[Tensor, " words"]: ...
+
     def rotate(
         self, rows: Float32[Tensor, "n count"], signs: Int32[Tensor, " words"], layout: Layout
     ) -> Float32[Tensor, "n cells"]: ...

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float32, Int32
 from torch import Tensor
 
+from fetchsgd.quantisers.kernels.cpu_loops import fill_words
+from fetchsgd.quantisers.level_layout import RUN, num_runs
 from fetchsgd.sums.kernels import cpu_loops as loops
 from fetchsgd.sums.kernels.cpu_lanes import LANES
 from fetchsgd.sums.layout import Layout
@@ -16,6 +18,13 @@ from fetchsgd.threads import run_in_order
 
 WIDTH = 96  # columns of a tile, at most; fewer are moved in pieces that are too short
 TASKS = 4  # for each thread
+
+
+def words(stream: int, count: int, key: int, device: torch.device) -> Int32[Tensor, " words"]:
+    """The first random words of a stream."""
+    out = torch.empty(num_runs(count) * RUN, dtype=torch.int32, device=device)
+    fill_words(out.numpy().view(np.uint32), key, stream)
+    return out[:count]
 
 
 def rotate(

@@ -8,7 +8,17 @@ import torch
 from jaxtyping import Float32, Int32
 from torch import Tensor
 
+from fetchsgd.quantisers.kernels.reference import random_words
+from fetchsgd.quantisers.level_layout import num_runs
 from fetchsgd.sums.layout import Layout
+
+
+def words(stream: int, count: int, key: int, device: torch.device) -> Int32[Tensor, " words"]:
+    """The first random words of a stream."""
+    streams = torch.full((1,), stream, dtype=torch.int64, device=device)
+    found = random_words(streams, num_runs(count), key).flatten()[:count]
+    # From 2^31 on, int32 holds the same bits as a negative number.
+    return torch.where(found > 0x7FFFFFFF, found - (1 << 32), found).to(torch.int32)
 
 
 def rotate(

@@ -92,7 +92,7 @@ def _sign_bits(
 
 
 @triton.jit
-def _of_group(
+def of_group(
     vector, strides, inside, begin, end, group, row, column, place,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     CUT: tl.constexpr, BLOCK: tl.constexpr,
@@ -131,20 +131,20 @@ def gather(
     span = width.to(tl.int64) * BLOCK
     earlier = tl.zeros((N, T, W, P), tl.float32)
     for group in tl.range(0, groups // 2, loop_unroll_factor=UNROLL):
-        earlier += _of_group(
+        earlier += of_group(
             vector + group * span, strides, inside, 0, 0, group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             False, BLOCK, N, T, W, P, VECTOR,
         )  # fmt: skip
     later = tl.zeros((N, T, W, P), tl.float32)
     for group in tl.range(groups // 2, groups - 1, loop_unroll_factor=UNROLL):
-        later += _of_group(
+        later += of_group(
             vector + group * span, strides, inside, 0, 0, group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             False, BLOCK, N, T, W, P, VECTOR,
         )  # fmt: skip
     last = groups - 1
-    later += _of_group(
+    later += of_group(
         vector + last * span, strides, inside, 0, (dim - last * span).to(tl.int32), last, row,
         column, place,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
@@ -184,7 +184,7 @@ def gather_pieces(
         if (group == groups // 2) & (begin == 0):  # the second half begins, with a sum of its own
             earlier = total
             total = tl.zeros((N, T, W, P), tl.float32)
-        total += _of_group(
+        total += of_group(
             vector, n * tl.load(entry + 4), inside,
             begin, tl.load(entry + 2).to(tl.int32), group, row, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,

@@ -20,7 +20,7 @@ from fetchsgd.sketch.kernels.permuted.hash_programs import (
 
 
 @triton.jit
-def _entries(
+def entries(
     coordinate, row,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
@@ -50,7 +50,7 @@ def query_entries(
     coordinate = tl.load(indices + at, mask=inside, other=0)
     values = ()
     for row in tl.static_range(ROWS):
-        cell, sign = _entries(
+        cell, sign = entries(
             coordinate, row,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
             BLOCK,
@@ -78,7 +78,7 @@ def place_entries(
     inside = at < count
     coordinate = tl.load(indices + at, mask=inside, other=0)
     value = tl.load(values + at, mask=inside, other=0.0)
-    cell, sign = _entries(
+    cell, sign = entries(
         coordinate, row,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         BLOCK,
@@ -100,7 +100,7 @@ def mark_entries(
     inside = at < count
     coordinate = tl.load(indices + at, mask=inside, other=0)
     marked = tl.load(values + at, mask=inside, other=0.0) != 0
-    cell, sign = _entries(
+    cell, sign = entries(
         coordinate, row,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
         BLOCK,

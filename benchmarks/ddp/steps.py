@@ -1,6 +1,6 @@
 """How long a step takes over slow links, without the model's own part of it.
 
-    sudo .venv/bin/python benchmarks/ddp_steps.py --out benchmarks/results/ddp-steps.jsonl
+    sudo .venv/bin/python benchmarks/ddp/steps.py --out benchmarks/results/ddp-steps.jsonl
 
 Four processes over gloo, each in a network namespace behind a link of limited speed, exchange the
 gradients of a transformer of 10.7 million weights by real hooks. The gradients are random numbers
@@ -25,13 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import numpy as np
 import torch
 import torch.distributed as dist
-from ddp_curves import METHODS
-from ddp_network import Switch
-from ddp_rivals import START, wrap
+from curves import METHODS
 from measure import environment
+from rivals import START, wrap
+from switch import Switch
 from torch import Tensor, nn
 
 from fetchsgd.tasks.shakespeare import CharacterModel
@@ -93,8 +95,9 @@ def work(rank: int, options: argparse.Namespace, file: Path) -> None:
 def measure(options: argparse.Namespace, rate: str) -> list[dict[str, Any]]:
     with (
         tempfile.TemporaryDirectory(prefix="fetchsgd-ddp-") as folder,
-        Switch(options.workers, rate) as switch,
+        Switch(options.workers) as switch,
     ):
+        switch.limit(rate)
         place = {
             "MASTER_ADDR": switch.address(0),
             "MASTER_PORT": str(PORT),

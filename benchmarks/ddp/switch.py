@@ -7,20 +7,26 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-sys.path.insert(0, str(Path(__file__).parent / "links"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "links"))
 
 from network import LinksError, clear, namespace, near_end, require, run, sweep
 
-__all__ = ["LinksError", "Switch"]
+__all__ = ["LinksError", "Switch", "bits_a_second"]
 
 QUEUE = ("latency", "50ms")
 
 
-class Switch:
-    """rate: of each worker's link, both ways, as `tc` writes it ("100mbit"). Needs root."""
+def bits_a_second(rate: str) -> float:
+    """Of a text such as "100mbit"; 0 for "none"."""
+    units = {"mbit": 1e6, "gbit": 1e9}
+    return 0.0 if rate == "none" else float(rate[:-4]) * units[rate[-4:]]
 
-    def __init__(self, workers: int, rate: str) -> None:
-        self.workers, self.rate = workers, rate
+
+class Switch:
+    """workers: how many. Links have no limit until `limit` gives them one. Needs root."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
         self.name = f"fsb{os.getpid()}"
 
     def __enter__(self) -> Switch:
@@ -53,15 +59,17 @@ class Switch:
         run(*inside, "ip", "address", "add", f"{self.address(worker)}/24", "dev", "eth0")
         run(*inside, "ip", "link", "set", "eth0", "up")
         run(*inside, "ip", "link", "set", "lo", "up")
-        for words, device in ((inside, "eth0"), ([], near)):
-            limit = ("rate", self.rate, "burst", self._burst(), *QUEUE)
-            run(*words, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
-    def _burst(self) -> str:
-        """What may pass at once: a millisecond of the rate, and no less than a packet of 64 kB."""
-        units = {"mbit": 1e6, "gbit": 1e9}
-        bits = float(self.rate[:-4]) * units[self.rate[-4:]]
-        return str(max(int(bits / 8 / 1000), 1 << 16))
+    def limit(self, rate: str) -> None:
+        """Of every link, both ways, as `tc` writes it ("100mbit"); "none" takes it away."""
+        kind = ("pfifo",)
+        if rate != "none":
+            # At once may pass a millisecond of the rate, and no less than a packet of 64 kB.
+            burst = str(max(int(bits_a_second(rate) / 8 / 1000), 1 << 16))
+            kind = ("tbf", "rate", rate, "burst", burst, *QUEUE)
+        for worker in range(self.workers):
+            for words, device in ((self.inside(worker), "eth0"), ([], near_end(worker))):
+                run(*words, "tc", "qdisc", "replace", "dev", device, "root", *kind)
 
     def inside(self, worker: int) -> list[str]:
         """Words before a command that is to run at the end of that link."""

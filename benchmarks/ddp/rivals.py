@@ -10,6 +10,7 @@ import math
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +26,7 @@ KINDS = {
     "noise_limit": float,
     "balance": float,
     "exact_below": int,
+    "feedback": float,
 }
 
 
@@ -69,10 +71,16 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
     return dist.all_gather(everyone, own, async_op=True).get_future().then(summed)
 
 
-def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
-    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...]."""
+def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> DistributedDataParallel:
+    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...].
+
+    `bucket_mb=...` is DDP's own option. hooked: plain DDP too reduces by way of Python.
+    """
     kind, *options = method.split(":")
+    given = dict(option.split("=") for option in options if "=" in option)
     size = {"bucket_cap_mb": ONE_BUCKET} if kind == "power" else {}
+    if "bucket_mb" in given:
+        size = {"bucket_cap_mb": float(given.pop("bucket_mb"))}
     ddp = DistributedDataParallel(model, **size)
     if kind == "bf16":
         ddp.register_comm_hook(None, bfloat16_hook)
@@ -84,10 +92,11 @@ def wrap(model: nn.Module, method: str, seed: int) -> DistributedDataParallel:
     elif kind == "topk":
         ddp.register_comm_hook(TopK(float(options[0])), top_k_hook)
     elif kind == "sketch":
-        given = dict(option.split("=") for option in options[1:])
         chosen = {name: KINDS[name](text) for name, text in given.items()}
         state = SketchState(ddp, float(options[0]), seed=seed, **chosen)
         ddp.register_comm_hook(state, sketch_hook)
+    elif kind == "plain" and hooked:
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     elif kind != "plain":
         raise ValueError(f"there is no method {method!r}")
     return ddp

@@ -1,13 +1,13 @@
 """Loss by step for every way to exchange gradients, in one process that stands for four workers.
 
-    FETCHSGD_DATA=... python benchmarks/ddp_curves.py --device cuda --out curves.jsonl
+    FETCHSGD_DATA=... python benchmarks/ddp/curves.py --device cuda --out curves.jsonl
     ... --task cifar10 --steps 480 --lr "0.2 0.4"
     ... --part 1/4                  # a quarter of the runs, to have several side by side
-    python benchmarks/ddp_curves.py --read curves*.jsonl
+    python benchmarks/ddp/curves.py --read curves*.jsonl
 
 What compression does to training has nothing to do with links, so it is measured apart from them,
-where steps are fast: ddp_emulated.py does to all workers' gradients what the hooks would do. How
-long a step takes is measured by ddp.py, with real workers and links.
+where steps are fast: emulated.py does to all workers' gradients what the hooks would do. How
+long a step takes is measured by links.py, with real workers and links.
 
 The text is Shakespeare's, with AdamW; the images are CIFAR10, with Nesterov's momentum and a rate
 that falls to zero. Every method has the same choice of rates. Written: a line of JSON for each run.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -24,8 +25,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import torch
-from ddp_emulated import Way, way
+from emulated import Way, way
 from measure import environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

@@ -1,4 +1,4 @@
-"""What the ways of ddp_rivals.py make of the gradients of all workers, in one process.
+"""What the ways of rivals.py make of the gradients of all workers, in one process.
 
 Each takes a step's gradients, (workers, size) for every tensor, and gives their mean as the workers
 would have it. `sent` is the bytes that a worker hands to all-reduce in a step.
@@ -12,15 +12,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from ddp_rivals import KINDS, START
-from torch import Tensor
+from rivals import KINDS, START
+from torch import Tensor, nn
 
-from fetchsgd.ddp.balance import mean_squares, next_size, scales
-from fetchsgd.ddp.levels import Levels
-from fetchsgd.ddp.settings import Settings
+from fetchsgd.ddp import SketchState
+from fetchsgd.ddp.hook import exchange_of
+from fetchsgd.ddp.layout import Layout, Piece
 
 Gradients = Sequence[Tensor]  # (workers, size) of each tensor
 SMALL = 1e-8
@@ -128,74 +128,49 @@ class TopK:
 
 
 class Sketch:
-    """The hook's own parts, on one bucket."""
+    """The hook itself, on one bucket, for one rank after the other."""
 
     is_linear = False
 
     def __init__(
-        self, shapes: Sequence[torch.Size], settings: Settings, workers: int, device: str
+        self, shapes: Sequence[torch.Size], settings: dict[str, Any], workers: int, device: str
     ) -> None:
-        self.settings, self.workers = settings, workers
-        self.wide = [settings.is_compressed(shape) for shape in shapes]
-        self.sizes = [shape.numel() for shape, wide in zip(shapes, self.wide, strict=True) if wide]
-        dim = sum(self.sizes)
-        self.kept = {
-            field: torch.zeros(dim, device=device)
-            for field, is_per_weight in settings.fields.items()
-            if is_per_weight
-        }
-        self.size = torch.zeros(len(self.sizes), device=device)
-        self.counts = torch.tensor(self.sizes, device=device)
-        table = settings.sketch(dim, 0, 0).cols * settings.bits / 8
-        exact = sum(shape.numel() for shape in shapes) - dim
-        self.sent = table + (4 if settings.cells == "float32" else 2) * exact
-        self.step = torch.zeros((), device=device)
+        model = nn.ParameterList(nn.Parameter(torch.empty(s, device="meta")) for s in shapes)
+        self.states = [SketchState(model, **settings) for _ in range(workers)]
+        sizes = [shape.numel() for shape in shapes]
+        starts = [sum(sizes[:at]) for at in range(len(sizes))]
+        pieces = [
+            Piece(name, start, size, shape)
+            for name, start, size, shape in zip(
+                self.states[0].names.values(), starts, sizes, shapes, strict=True
+            )
+        ]
+        chosen = self.states[0].settings
+        self.layout = Layout.of(pieces, [chosen.is_compressed(shape) for shape in shapes])
+        self.sizes, self.device, self.sent = sizes, device, 0.0
 
     def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
-        chosen = [each for each, wide in zip(gradients, self.wide, strict=True) if wide]
-        cells = self.settings.sketch(sum(self.sizes), step, 0)
-        own, scale = torch.cat(chosen, dim=1), self._scale(chosen)
-        if scale is not None:
-            own /= scale
-        tables = cells.sketch(own, batched=True)[:, 0] / self.workers
-        size = tables.square().mean(1).mean().sqrt()
-        if not self.settings.has_levels:
-            total = tables.sum(0)
-        else:
-            total = self._levels(tables, step, size)
-        reading = self.settings.decoder.read(cells, total[None], self.kept)
-        self.kept |= reading.learned
-        estimate = reading.estimate if scale is None else reading.estimate * scale
-        parts = iter(estimate.split(self.sizes))
-        return [
-            next(parts) if wide else each.mean(0)
-            for each, wide in zip(gradients, self.wide, strict=True)
+        world = len(self.states)
+        rows = torch.cat(list(gradients), dim=1)
+        exchanges = [
+            exchange_of(state, self.layout, 0, step, row, rank, world)
+            for rank, (state, row) in enumerate(zip(self.states, rows, strict=True))
         ]
-
-    def _scale(self, chosen: Gradients) -> Tensor | None:
-        if not self.settings.balance:
-            return None
-        before = self.size
-        workers = [mean_squares(list(parts)) for parts in zip(*chosen, strict=True)]
-        self.size = next_size(before, torch.stack(workers).mean(0))
-        each = scales(before, self.settings.balance)
-        return each.repeat_interleave(self.counts, output_size=sum(self.sizes))
-
-    def _levels(self, tables: Tensor, step: int, size: Tensor) -> Tensor:
-        levels = Levels(self.settings.bits, self.workers)
-        if step == 0:  # in float32
-            clipped, total = torch.zeros_like(size), tables.sum(0)
-        else:
-            packed = [levels.pack(one, self.step, step, at) for at, one in enumerate(tables)]
-            clipped = torch.stack([share for _, share in packed]).mean()
-            sums = torch.stack([one for one, _ in packed]).sum(0, dtype=packed[0][0].dtype)
-            total = levels.unpack(sums, self.step, tables.shape[1])
-        self.step = levels.next_step(self.step, clipped, size)
-        return total
+        for exchange in exchanges:
+            exchange.fill()
+        messages = [exchange.messages for exchange in exchanges]
+        self.sent = float(sum(message.nbytes for message in messages[0]))
+        for same in zip(*messages, strict=True):
+            total = torch.stack(same).sum(0, dtype=same[0].dtype)
+            for message in same:
+                message.copy_(total)
+        for exchange in exchanges:
+            exchange.finish()
+        return list(rows[0].split(self.sizes))
 
 
 def way(method: str, shapes: Sequence[torch.Size], workers: int, device: str, seed: int) -> Way:
-    """From a text, as in ddp_rivals.py."""
+    """From a text, as in rivals.py."""
     kind, *options = method.split(":")
     if kind in ("plain", "bf16"):
         return Plain(shapes, torch.float32 if kind == "plain" else torch.bfloat16)
@@ -205,4 +180,5 @@ def way(method: str, shapes: Sequence[torch.Size], workers: int, device: str, se
         return TopK(shapes, float(options[0]), workers)
     given = dict(option.split("=") for option in options[1:])
     chosen = {name: KINDS[name](text) for name, text in given.items()}
-    return Sketch(shapes, Settings(float(options[0]), seed=seed, **chosen), workers, device)
+    settings = {"compression": float(options[0]), "seed": seed} | chosen
+    return Sketch(shapes, settings, workers, device)
