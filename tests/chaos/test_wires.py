@@ -33,12 +33,14 @@ def possible():
 def sent(links, weather, during=lambda: None):
     """What arrives of 200 kB from the far end of a link; and whether it had gone well there."""
     with socket.create_server((HOST, 0)) as server:
+        server.settimeout(60)
         code = SEND.format(HOST, server.getsockname()[1])
         command = [*links.inside(0), sys.executable, "-c", code]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as sender:
             found, (connection, _) = b"", server.accept()
             links.weather[0] = weather
             during()
+            connection.settimeout(60)
             with connection, suppress(ConnectionResetError):
                 while part := connection.recv(1 << 16):
                     found += part

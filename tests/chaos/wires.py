@@ -32,7 +32,10 @@ from chaos.packets import forged_resets
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "links"))
 import network
 
-HOST = "198.18.7.1"  # of 198.18.0.0/15, where benchmarks/links has its own
+# 198.18.0.0/15 is set aside for tests (RFC 2544); benchmarks/links has 198.18.0. A part for each
+# process, so that two of them do not take each other's packets.
+SUBNET = f"198.19.{os.getpid() % 256}"
+HOST = f"{SUBNET}.1"
 TUN, SET_NAME = 0x1001, 0x400454CA  # IP packets without anything before them; TUNSETIFF
 LATE = (0.02, 0.3)  # seconds by which a packet is held back, so that others overtake it
 MOST_WAITING = 2000  # packets; what stalls beyond that is lost, as in a router's queue
@@ -64,6 +67,7 @@ class Wires:
 
     def __enter__(self) -> Wires:
         require()
+        network.sweep()
         try:
             for link in range(self.count):
                 self._make(link)
@@ -158,7 +162,7 @@ class Wires:
 
 def far_end(link: int) -> str:
     """The address of a client."""
-    return f"198.18.7.{link + 2}"
+    return f"{SUBNET}.{link + 2}"
 
 
 def _tun(name: str) -> int:
