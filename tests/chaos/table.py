@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
+GROWN = "memory_growth_in_a_round_mb"  # lines of earlier versions have none
 
 
 def summed(lines: list[Line], key: str) -> int:
@@ -24,8 +25,8 @@ def kills(lines: list[Line]) -> tuple[str, str]:
     at: Counter[str] = Counter()
     for line in lines:
         at.update(line["at"])
-    told = ", ".join(f"{name} {count}" for name, count in at.most_common())
-    return f"{summed(lines, 'kills'):,}", f"identical; killed at: {told}"
+    told = "; ".join(f"{count} {name}" for name, count in at.most_common())
+    return f"{summed(lines, 'kills'):,}", f"identical (killed: {told})"
 
 
 def flower_kills(lines: list[Line]) -> tuple[str, str]:
@@ -107,14 +108,14 @@ def found(lines: list[Line]) -> str:
 
 def load(lines: list[Line]) -> str:
     rows = [
-        "| a reply of a sketch | replies | MB | ms | MB/s | MB more in a round | than at first |",
+        "| a reply of a sketch | rounds | MB | ms | MB/s | MB more in a round | than at first |",
         "|---|---|---|---|---|---|---|",
     ]
-    return "\n".join([*rows, *(_row(line) for line in lines if line["campaign"] == "load")])
+    return "\n".join([*rows, *(_row(line) for line in lines if GROWN in line)])
 
 
 def _row(line: Line) -> str:
-    grown, beyond = line["memory_growth_in_a_round_mb"], line["memory_beyond_start_mb"]
+    grown, beyond = line[GROWN], line["memory_beyond_start_mb"]
     return (
         f"| {line['format']} | {line['rounds']} times {line['replies']:,} | {line['reply_mb']:g} | "
         f"{line['ms_per_reply']:g} | {line['mb_per_second']:,} | {grown:.1f} | {beyond:.0f} |"
