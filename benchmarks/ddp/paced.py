@@ -50,6 +50,8 @@ class PacedWork:
 
         def carry() -> None:
             work.wait()
+            if devices:  # where the sums are on their way back from the host
+                torch.cuda.current_stream(devices[0]).synchronize()
             link.until_carried(begun, sent)
             # What follows may wait for further collectives, which this thread has to carry.
             threading.Thread(target=self.future.set_result, args=(list(tensors),)).start()

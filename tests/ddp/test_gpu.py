@@ -1,4 +1,4 @@
-"""The hook over NCCL with one rank: streams, kernels and rounding on a GPU."""
+"""The hook over NCCL and gloo with one rank: streams, kernels and rounding on a GPU."""
 
 import copy
 
@@ -21,8 +21,8 @@ def group(tmp_path_factory):
     dist.destroy_process_group()
 
 
-def trained(model, inputs, options, steps=6):
-    ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+def trained(model, inputs, options, steps=6, group=None):
+    ddp = DistributedDataParallel(model, bucket_cap_mb=1, process_group=group)
     state = SketchState(ddp, **options) if options else None
     if state:
         ddp.register_comm_hook(state, sketch_hook)
@@ -49,14 +49,34 @@ def test_a_cell_for_each_weight_is_plain_ddp(group, network_and_inputs):
     assert (plain - ours).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("cells", ["float32", "bfloat16", "int16", "int8", "int4"])
-@pytest.mark.parametrize("top_k", [0.0, 0.01])
-def test_the_same_steps_give_the_same_bits(group, network_and_inputs, cells, top_k):
+CELLS = ["float32", "bfloat16", "int16", "int8", "int4"]
+# Some go by few programs, others by many.
+OPTIONS = [{}, {"feedback": 0.5}, {"momentum": 0.5}, {"top_k": 0.01, "momentum": 0.5}]
+
+
+def same(one, two):
+    one, two = one.memory.copies(), two.memory.copies()
+    return all(one[name][field].equal(two[name][field]) for name in one for field in one[name])
+
+
+@pytest.mark.parametrize("cells", CELLS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_same_steps_give_the_same_bits(group, network_and_inputs, cells, options):
     model, inputs = network_and_inputs
-    options = {"compression": 16.0, "cells": cells, "top_k": top_k, "momentum": 0.5}
+    options = {"compression": 16.0, "cells": cells} | options
     first, state = trained(copy.deepcopy(model), inputs, options)
     again, other = trained(copy.deepcopy(model), inputs, options)
     assert first.isfinite().all()
     assert first.equal(again)
-    one, two = state.memory.copies(), other.memory.copies()
-    assert all(one[name][field].equal(two[name][field]) for name in one for field in one[name])
+    assert same(state, other)
+
+
+@pytest.mark.parametrize("options", [{}, {"feedback": 0.5}, {"momentum": 0.5}, {"start_iter": 3}])
+def test_gloo_gives_the_bits_of_nccl(group, network_and_inputs, options):
+    model, inputs = network_and_inputs
+    options = {"compression": 16.0} | options
+    first, state = trained(copy.deepcopy(model), inputs, options)
+    slow = dist.new_group(backend="gloo")
+    again, other = trained(copy.deepcopy(model), inputs, options, group=slow)
+    assert first.equal(again)
+    assert same(state, other)

@@ -51,12 +51,6 @@ class Exchange:
         """Of the levels; 0 before there is one."""
         return self.kept["step"].amax()
 
-    def record_stream(self) -> None:
-        """A callback has a stream of its own."""
-        for tensor in (*self.messages, self.scales, self.__dict__.get("remaining")):
-            if tensor is not None and tensor.is_cuda:
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
     def prepare(self) -> Tensor:
         """What is sketched, in one piece, which takes far less time than many."""
         whole = torch.cat([part.float() for part in self.compressed])
@@ -102,6 +96,7 @@ class Exchange:
 
     def finish(self) -> Tensor:
         """From the sums to what the optimiser sees."""
+        self._record_stream()
         sizes = self.layout.exact_sizes
         tensors = 0 if self.scales is None else len(self.scales)
         lengths = [tensors, sum(sizes), ABOUT, self.sketch.cols]
@@ -128,6 +123,12 @@ class Exchange:
         parts = [*torch.split(update, self.layout.sizes), *torch.split(exact, sizes)]
         torch._foreach_copy_(targets, parts)
         return self.buffer
+
+    def _record_stream(self) -> None:
+        """What another stream has made is needed until the current one has read it."""
+        for tensor in (*self.messages, self.scales, self.__dict__.get("remaining")):
+            if tensor is not None and tensor.is_cuda:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     def read(self, table: Tensor) -> tuple[Tensor, State]:
         """The table as a gradient, and what is kept afterwards."""

@@ -7,6 +7,7 @@ few of them, they are the same in every step, and what they write to is kept.
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +76,8 @@ class FusedBucket:
         self.scales = torch.ones(self.tensors, device=device)
         self.partial = torch.zeros(2 * self.tiles, device=device)
         self.used = torch.zeros(1, device=device)
+        self.gain, self.said = settings.gain(layout.dim, self.cols), world * self.cols / layout.dim
+        self.programs, self.constants = programs(), self._constants()
         self.drawn_from = -AHEAD
         self.keys = torch.zeros(AHEAD, WORDS, dtype=torch.int32, device=device)
 
@@ -82,8 +85,9 @@ class FusedBucket:
         balanced = self.tensors if self.settings.balance else 0
         wide = chunks_of(self.layout.compressed, 0, None)
         exact = chunks_of(self.layout.exact, balanced, -1)
-        self.wide_chunks, self.exact_chunks = len(wide), len(exact)
+        self.wide_chunks, self.descriptions = len(wide), 1 + len(exact) + balanced
         self.chunks = torch.tensor([*wide, *exact], dtype=torch.int64).to(device)
+        self.exact = self.chunks[len(wide) :]
         counts = [-(-size // CHUNK) for size in self.layout.sizes]
         self.first_chunks = torch.tensor(
             np.concatenate([[0], np.cumsum(counts)]), dtype=torch.int32
@@ -107,6 +111,32 @@ class FusedBucket:
             self.messages = [whole]
         self.own = torch.zeros_like(self.table) if self.settings.feedback else self.table
 
+    def _constants(self) -> dict[str, dict[str, Any]]:
+        """What each program is compiled for."""
+        settings, levels = self.settings, self.levels
+        run, within = min(self.block, SIGNS), min(self.block, TILE)
+        balanced, feedback = settings.balance > 0, settings.feedback > 0
+        tensors, most = 1 << (self.tensors - 1).bit_length(), levels.most if levels else 0
+        return {
+            "balance": {
+                "TENSORS": tensors, "BALANCED": balanced, "FEEDBACK": feedback, "CHUNK": CHUNK,
+            },
+            "fill": {
+                "BITS": settings.bits, "MOST": most, "TENSORS": tensors, "FEEDBACK": feedback,
+                "BLOCK": self.block, "T": TILE // within, "W": within // run, "P": run,
+                "VECTOR": min(LANES, self.block), "UNROLL": UNROLL,
+            },
+            "describe": {
+                "BALANCED": balanced, "MOST": most, "TENSORS": tensors, "CHUNK": CHUNK,
+                "SPAN": SPAN,
+            },
+            "read": {
+                "BITS": settings.bits, "MOST": most, "WORLD": self.world, "TENSORS": tensors,
+                "BALANCED": balanced, "FEEDBACK": feedback, "BLOCK": self.block, "CHUNK": CHUNK,
+                "RULE": levels.rule if levels else (),
+            },
+        }  # fmt: skip
+
     def begin(self, step: int, buffer: Tensor, kept: State, errors: Tensor | None) -> None:
         """The bucket and what is kept may be elsewhere in every step; errors are the rank's own."""
         self.buffer = buffer
@@ -120,63 +150,40 @@ class FusedBucket:
         self.size, self.steps = kept.get("size", self.scales), kept.get("step", self.used)
         self.errors = self.vector if errors is None else errors
 
-    @property
-    def _flags(self) -> dict[str, object]:
-        return {
-            "TENSORS": 1 << (self.tensors - 1).bit_length(),
-            "MOST": self.levels.most if self.levels else 0,
-        }
-
     def fill(self) -> None:
         """This rank's messages."""
-        settings, world = self.settings, float(self.world)
-        flags = self._flags
-        balanced, feedback = settings.balance > 0, settings.feedback > 0
         launch(
-            programs().balance, (self.wide_chunks,),
+            self.programs.balance, (self.wide_chunks,),
             self.vector, self.squares, self.scales, self.chunks, self.buffer, self.errors,
-            self.size, self.tensors, settings.balance / 2,
-            TENSORS=flags["TENSORS"], BALANCED=balanced, FEEDBACK=feedback, CHUNK=CHUNK,
+            self.size, self.tensors, self.settings.balance / 2, **self.constants["balance"],
         )  # fmt: skip
-        run = min(self.block, SIGNS)
-        within = min(self.block, TILE)
         launch(
-            programs().fill, (self.tiles,),
+            self.programs.fill, (self.tiles,),
             self.table, self.own, self.partial, self.vector, self.key, self.steps,
-            self.tensors, self.tiles, self.rank, world, self.layout.dim, self.cols,
-            *self.numbers,
-            BITS=settings.bits, FEEDBACK=feedback, **flags,
-            BLOCK=self.block, T=TILE // within, W=within // run, P=run,
-            VECTOR=min(LANES, self.block), UNROLL=UNROLL,
+            self.tensors, self.tiles, self.rank, float(self.world), self.layout.dim, self.cols,
+            *self.numbers, **self.constants["fill"],
         )  # fmt: skip
         launch(
-            programs().describe,
-            (1 + self.exact_chunks + (self.tensors if balanced else 0),),
+            self.programs.describe, (self.descriptions,),
             self.beside, self.used, self.squares, self.first_chunks, self.counts, self.partial,
-            self.steps, self.chunks[self.wide_chunks :], self.buffer,
-            self.tensors, self.exact_chunks, self.about, self.tiles, world, self.cols,
-            BALANCED=balanced, CHUNK=CHUNK, SPAN=SPAN, **flags,
+            self.steps, self.exact, self.buffer,
+            self.tensors, len(self.exact), self.about, self.tiles, float(self.world), self.cols,
+            **self.constants["describe"],
         )  # fmt: skip
 
     def finish(self) -> Tensor:
         """From the sums to what the optimiser sees, in the bucket itself."""
-        settings, world = self.settings, self.world
-        listed = len(self.chunks)
-        gain = settings.gain(self.layout.dim, self.cols)
         launch(
-            programs().read, (listed + 1,),
-            self.buffer, self.errors, self.size, self.steps, self.chunks, listed,
+            self.programs.read, (len(self.chunks) + 1,),
+            self.buffer, self.errors, self.size, self.steps, self.chunks, len(self.chunks),
             self.table, self.own, self.beside, self.vector, self.scales, self.used, self.key,
-            self.tensors, self.about, gain, world * self.cols / self.layout.dim,
-            settings.feedback, RATE, *self.numbers,
-            BITS=settings.bits, WORLD=world, BALANCED=settings.balance > 0,
-            FEEDBACK=settings.feedback > 0, BLOCK=self.block, CHUNK=CHUNK,
-            RULE=self.levels.rule if self.levels else (), **self._flags,
+            self.tensors, self.about, self.gain, self.said, self.settings.feedback, RATE,
+            *self.numbers, **self.constants["read"],
         )  # fmt: skip
         return self.buffer
 
 
-def programs():  # type: ignore[no-untyped-def]
+def programs() -> Any:
     """Imported where they run: without a GPU there may be no Triton."""
     from fetchsgd.ddp import fused_programs
 

@@ -55,10 +55,12 @@ def sketch_hook(
         place = state.group.rank(), state.group.size()
         return exchange_of(state, layout, bucket.index(), step, buffer, *place)
 
-    is_queued = buffer.is_cuda and dist.get_backend(state.group) == "nccl"
-    if is_queued:
+    if not buffer.is_cuda:
+        return when_here(state, exchange())
+    if dist.get_backend(state.group) == "nccl":
         return beside_backward(state, buffer.device, exchange)
-    return when_here(state, exchange())
+    begun = exchange()
+    return in_a_thread(state, buffer.device, send(state, begun), begun.finish)
 
 
 def exchange_of(
@@ -128,6 +130,33 @@ def beside_backward(
     return future
 
 
+def in_a_thread(
+    state: SketchState,
+    device: torch.device,
+    works: list[dist.Work],
+    finish: Callable[[], Tensor],
+) -> Gradient:
+    """For gloo, which sums on the host: a thread waits for it, while the backward pass goes on.
+
+    In a callback of gloo's future, what it has summed may still be on its way to the GPU, and to
+    wait for that would be to wait for the callback.
+    """
+    side = state.side_stream(device)
+    future: Gradient = torch.futures.Future(devices=[device])
+
+    def wait() -> None:
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(side):
+                for work in works:
+                    work.wait()
+                future.set_result(finish())
+        except Exception as error:
+            future.set_exception(error)  # type: ignore[arg-type]
+
+    state.thread().submit(wait)
+    return future
+
+
 def when_here(state: SketchState, exchange: Exchange | FusedBucket) -> Gradient:
     """In a callback, while the backward pass goes on."""
     works = send(state, exchange)
@@ -135,8 +164,6 @@ def when_here(state: SketchState, exchange: Exchange | FusedBucket) -> Gradient:
     def finish(_: object) -> Tensor:
         for earlier in works[:-1]:  # begun before this one, and so on its way by now
             earlier.wait()
-        if isinstance(exchange, Exchange):
-            exchange.record_stream()
         return exchange.finish()
 
     future: Gradient = works[-1].get_future().then(finish)
@@ -148,5 +175,7 @@ def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
     group = state.group
     state.sent_bytes += buffer.nbytes
     work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
+    if buffer.is_cuda and dist.get_backend(group) != "nccl":
+        return in_a_thread(state, buffer.device, [work], lambda: buffer)
     future: Gradient = work.get_future().then(lambda _: buffer)
     return future

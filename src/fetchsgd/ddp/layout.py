@@ -49,12 +49,12 @@ class Layout:
         return tuple(piece.name for piece in self.compressed)
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(piece.size for piece in self.compressed)
+    def sizes(self) -> list[int]:
+        return [piece.size for piece in self.compressed]
 
     @cached_property
-    def exact_sizes(self) -> tuple[int, ...]:
-        return tuple(piece.size for piece in self.exact)
+    def exact_sizes(self) -> list[int]:
+        return [piece.size for piece in self.exact]
 
     @cached_property
     def dim(self) -> int:
@@ -66,7 +66,7 @@ def pieces_of(buffer: Tensor, gradients: Sequence[Tensor], names: Sequence[str])
     """Of a bucket's tensors, in its order."""
     found = []
     for name, gradient in zip(names, gradients, strict=True):
-        start = gradient.storage_offset() - buffer.storage_offset()
+        start = int(gradient.storage_offset() - buffer.storage_offset())
         assert gradient.is_contiguous(), name  # they are views of a vector
         found.append(Piece(name, start, gradient.numel(), gradient.shape))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -82,6 +83,7 @@ class SketchState:
         self.sent_bytes = 0
         self._agreed_in: dist.ProcessGroup | None = None
         self._side: torch.cuda.Stream | None = None
+        self._thread: ThreadPoolExecutor | None = None
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._fused: dict[tuple[int, Layout], FusedBucket] = {}
 
@@ -97,6 +99,12 @@ class SketchState:
         if self._side is None:
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._side
+
+    def thread(self) -> ThreadPoolExecutor:
+        """One, so that buckets are read in the order in which they were sent."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "fetchsgd-ddp")
+        return self._thread
 
     def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
         """Of a bucket's parameters."""
