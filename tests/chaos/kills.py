@@ -70,7 +70,7 @@ def until_done(start: Start, out: Path, deaths: list[Death]) -> list[str]:
     for death in [*deaths, None]:
         child = fork(lambda: start(out), death, out.with_name("again.log"))
         found.append(outcome(child, death))
-        assert found[-1] in ("done", "killed"), f"{death}: {_log(out, 'again')}"
+        assert found[-1] in ("done", "killed"), f"{death}, {found[-1]}: {_log(out, 'again')}"
     assert found[-1] == "done"
     return found
 

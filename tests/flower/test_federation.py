@@ -53,7 +53,9 @@ def wait_for(condition, what, federation, seconds=LIMIT):
 
 def of_all(clients):
     """A round waits for everybody, however slow the machine is."""
-    return {"federation.min_replies": clients, "federation.wait": LIMIT}
+    return {
+        "federation.min_replies": clients, "federation.wait": LIMIT, "federation.deadline": LIMIT,
+    }  # fmt: skip
 
 
 def settings(out, clients):
