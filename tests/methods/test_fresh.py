@@ -5,11 +5,12 @@ import torch
 from safetensors.torch import load_file
 
 from fetchsgd.errors import UserError
-from fetchsgd.methods import FetchSGD, TrueTopK, Upload
+from fetchsgd.methods import FetchSGD, TrueTopK, Uncompressed, Upload
 from fetchsgd.methods.decoding import Prior, Unbiased
 from fetchsgd.quantisers import Bits
 from fetchsgd.runs.checkpoint import FILE
 from fetchsgd.runs.settings import resolve
+from fetchsgd.server.grids import Float32Grid, StepGrid
 from fetchsgd.simulation import Run
 from fetchsgd.sketch.hashing import round_seed
 from fetchsgd.wire import MismatchError, SketchTable, decode, encode
@@ -96,6 +97,34 @@ def test_momentum_and_error_are_those_of_true_topk_on_what_is_decoded():
             assert torch.equal(state[name], other[name])
 
 
+@pytest.mark.parametrize("grid", [Float32Grid, StepGrid])
+def test_without_k_all_is_sent_and_the_momentum_stays_whole(grid):
+    """As with k of all weights and no masking, to the bit; only what is sent is a vector."""
+    origin = torch.linspace(-1, 1, DIM)
+    deliver = grid((DIM,), origin).deliver(grid((DIM,), origin).start(origin))
+    none, every = fresh(k=0), fresh(k=DIM, mask_momentum=False)
+    state, other = none.init(CPU), every.init(CPU)
+    for round, vector in enumerate(gradients()):
+        table = none.message.compress(vector, round)
+        sent, state = none.step(table, state, 0.1, deliver, round=round)
+        expected, other = every.step(table, other, 0.1, deliver, round=round)
+        assert torch.equal(sent.dense, expected.sparse.to_dense())
+        assert state.keys() == other.keys()
+        for name, part in state.items():
+            assert torch.equal(part, other[name]), name
+
+
+def test_without_k_and_collisions_it_is_sgd_with_momentum():
+    """A permutation of as many cells as weights shares none."""
+    method, plain = fresh(k=0, cols=DIM, decode="unbiased"), Uncompressed(DIM)
+    state, other = method.init(CPU), plain.init(CPU)
+    for round, vector in enumerate(gradients()):
+        table = method.message.compress(vector, round)
+        sent, state = method.step(table, state, 0.1, round=round)
+        expected, other = plain.step(vector, other, 0.1, round=round)
+        assert torch.equal(sent.dense, expected.dense)
+
+
 def test_what_was_sent_lately_counts_more():
     """Two coordinates of 1, then a third of 1.5: whether it takes the place of the second."""
     for revisit, expected in ((1.0, {0, 2}), (2.0, {0, 1})):
@@ -117,6 +146,8 @@ REFUSED = [
     ({"error": "window", "window": 3}, "method.error = 'window' is about an error inside a sketch"),
     ({"recovery": "threshold", "tau": 0.1}, "method.recovery = 'threshold' is about an error ins"),
     ({"decode": "prior", "rows": 3}, "method.decode = 'prior' reads one row, got method.rows = 3"),
+    ({"k": 0, "revisit": 2.0}, "method.revisit = 2 says which coordinates are chosen first, and"),
+    ({"hash": "fixed", "k": 0}, "method.k = 0, which sends all, needs method.hash = 'fresh'"),
     ({"noise_limit": 0.5}, "method.noise_limit must be from 1 to 1e.06, got 0.5"),
     ({"revisit": 0.5}, "method.revisit must be from 1 to 1e.06, got 0.5"),
     ({"revisit_rounds": 0}, "method.revisit_rounds must be from 1 to 1.07374e.09, got 0"),
@@ -155,6 +186,8 @@ RUNS = [
     ("decode=unbiased",),
     ("rows=3", "cols=20"),
     ("revisit=2.0", "revisit_rounds=2", "k=5"),
+    ("k=0", "grid=steps"),
+    ("k=0", "diagnose=true", "diagnose_every=2"),
     ("bits=2", "grid=steps", "log=3"),
     ("quantiser=shared_step", "density=0.5", "grid=float16"),
 ]

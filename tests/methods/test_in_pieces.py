@@ -62,6 +62,20 @@ def test_sends_and_keeps_what_a_step_does(options, grid):
         torch.testing.assert_close(own[name], part, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("grid", [Float32Grid, StepGrid])
+def test_without_k_too(grid):
+    method = FetchSGD(dim=DIM, k=0, cols=500)
+    origin = torch.linspace(-1, 1, DIM)
+    deliver = grid((DIM,), origin).deliver(grid((DIM,), origin).start(origin))
+    plain, own = started(method), started(method)
+    for t, table in enumerate(gradients(method, 3)):
+        sent, plain = method.step(table, plain, 0.1, deliver, round=t)
+        also, own = method.overwriting_step(table, own, 0.1, deliver, round=t)
+        torch.testing.assert_close(also.dense, sent.dense, rtol=1e-3, atol=1e-4)
+    for name in ("momentum", "error"):
+        torch.testing.assert_close(own[name], plain[name], rtol=1e-3, atol=1e-3)
+
+
 def test_a_prior_is_flat_at_first():
     method = FetchSGD(dim=DIM, k=100, cols=500)
     [table] = gradients(method, 1)

@@ -128,7 +128,7 @@ def test_mistakes(given, sets, message):
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["k=76"], "method.k must be from 1 to 75, got 76"),
+        (["k=76"], "method.k must be from 0 to 75, got 76"),
         (["cols=0"], "cols must be from 1"),
         (["nesterov=true", "momentum=0"], "method.nesterov needs a method.momentum above 0"),
         (["nesterov=true", "hash=fixed"], "method.nesterov = True needs method.hash = 'fresh'"),

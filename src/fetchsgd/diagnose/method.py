@@ -127,8 +127,10 @@ class Diagnosed:
                 for name, value in found:
                     self.book.note(name, value)
             mean, self.seen = reading.estimate, None
-        assert isinstance(watched.wanted, SparseVector)
-        self._look(mean, state, after, self.method.rates(rate), watched.wanted, sent.sparse)
+        if isinstance(watched.wanted, SparseVector):
+            self._look(mean, state, after, self.method.rates(rate), watched.wanted, sent.sparse)
+        else:  # without k nothing is chosen, so there is nothing to say of the choice
+            self.round += 1
         return sent, after
 
     # --- beside the training (fetchsgd.runs.recorder)

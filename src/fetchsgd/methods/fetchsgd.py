@@ -1,4 +1,4 @@
-"""FetchSGD: clients send sketches of their gradients, the server sends the k largest changes.
+"""FetchSGD: clients send sketches of their gradients, the server sends what is to change.
 
 `hash = "fixed"` is Algorithm 1 of the paper: one hash for the whole run, so that momentum and error
 can be carried inside a sketch (in_sketch.py). Coordinates that share a cell share it for ever.
@@ -6,7 +6,9 @@ can be carried inside a sketch (in_sketch.py). Coordinates that share a cell sha
 `hash = "fresh"` draws the hash anew in each round, from the seed and the round's number. The server
 decodes it (decoding.py), and carries momentum and error as vectors (in_vectors.py), so that
 collisions become noise that averages out over rounds. Clients need the number of the round and
-nothing else; sketches stay linear, so a server that sees only sums can do all of it.
+nothing else; sketches stay linear, so a server that sees only sums can do all of it. There is no
+need for top-k any more, which the paper has to tell signal from collisions: with k = 0 the server
+sends all that has moved by a whole step of the weights' grid (docs/results.md has what that gains).
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class FetchSGD:
     """Algorithm 1 of the paper, and what became of it.
 
     hash: "fresh", a new one in every round, or "fixed", one for the whole run as in the paper.
+    k: coordinates that are sent in a round; 0, with fresh hashes: all (in_vectors.py).
     decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
         "auto" takes "prior" where it can, which needs one row.
     noise_limit: what is decoded is at most this many times as long as the gradient.
@@ -123,7 +126,7 @@ class FetchSGD:
     message_kind: ClassVar[str] = "sketch"
 
     def __post_init__(self) -> None:
-        require_range("k", self.k, 1, self.dim)
+        require_range("k", self.k, 0 if self.is_fresh or self.k == 0 else 1, self.dim)
         require_range("momentum", self.momentum, 0, 1)
         if not 0 <= self.sketch_seed < 2**64:
             raise ValueError(
@@ -167,9 +170,19 @@ class FetchSGD:
                     f"method.decode = 'prior' reads one row, got method.rows = {self.rows}; "
                     "one row of as many cells says more than several"
                 )
+            if self.k == 0 and self.revisit != 1:
+                raise ValueError(
+                    f"method.revisit = {self.revisit:g} says which coordinates are chosen first, "
+                    "and with method.k = 0 all are sent; leave it out, or give k"
+                )
             require_range("noise_limit", self.noise_limit, 1, 1e6)
             _ = self.in_vectors  # which checks the rest
             return
+        if self.k == 0:
+            raise ValueError(
+                "method.k = 0, which sends all, needs method.hash = 'fresh': inside a sketch with "
+                "one hash for the whole run, top-k is what tells signal from collisions"
+            )
         for name, usual in FRESH.items():
             if (given := getattr(self, name)) != usual:
                 raise ValueError(

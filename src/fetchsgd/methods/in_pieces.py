@@ -109,7 +109,7 @@ class PiecesServer:
     ) -> Delivered:
         """Lines 11 to 14; `state` holds what is carried on afterwards."""
         error = state["error"]
-        found = Largest(self.k)
+        found = Largest(self.k) if self.k else None
         draw = torch.Generator(error.device).manual_seed(round)
         for first, count in pieces(self.dim, error.device):
             part = slice(first, first + count)
@@ -118,8 +118,20 @@ class PiecesServer:
             put_rounded(state["momentum"][part], momentum, draw)
             step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
             put_rounded(error[part], (rate * step).add_(error[part]), draw)
-            found.add(first, self._counted(error[part].abs().float(), state, part, round))
+            if found is not None:
+                found.add(first, self._counted(error[part].abs().float(), state, part, round))
+        if found is None:
+            return self._all_delivered(error, deliver, draw)
         return self._delivered(found.taken(), state, deliver, round)
+
+    def _all_delivered(
+        self, error: Float[Tensor, " dim"], deliver: Deliver, draw: torch.Generator
+    ) -> Delivered:
+        """Without k; what is sent is as long as the model, so vectors of its length are made."""
+        wanted = error.float().clone()
+        sent = deliver(wanted)
+        put_rounded(error, wanted - sent.dense, draw)
+        return sent
 
     def _counted(self, sizes: Tensor, state: State, part: slice, round: int) -> Tensor:
         if self.revisit == 1:

@@ -1,7 +1,8 @@
 """Momentum and error as vectors on the server, which holds the model anyway (lines 11 to 14).
 
 True top-k works so, and FetchSGD with a fresh hash in every round: there a sketch is only how the
-mean gradient travels, and what is carried from round to round knows of no cells.
+mean gradient travels, and what is carried from round to round knows of no cells. So FetchSGD can
+also do without top-k: with k = 0 all that the grid of the weights lets through is sent.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from fetchsgd.methods.base import State, ahead, check_nesterov, require_range
+from fetchsgd.methods.base import State, ahead, check_nesterov, momentum_step, require_range
 from fetchsgd.methods.delivery import Deliver, Delivered
 from fetchsgd.vector import SparseVector
 
@@ -23,7 +24,9 @@ LONG_AGO = -(2**30)
 class VectorServer:
     """Sends the k largest coordinates of the error, and clears them there.
 
-    mask_momentum: clears them in the momentum too, as the paper does.
+    k: 0 chooses none: all is sent, and what the grid rounds off waits in the error. The momentum
+        then stays whole: to clear all of it in every round would be to do without.
+    mask_momentum: clears what is sent in the momentum too, as the paper does.
     revisit: what was sent within the last `revisit_rounds` rounds counts this many times as much
         when the largest are chosen. A client that comes back after some rounds fetches a coordinate
         once, however often it has changed since, so what is sent again costs next to nothing.
@@ -39,7 +42,7 @@ class VectorServer:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        require_range("k", self.k, 1, self.dim)
+        require_range("k", self.k, 0, self.dim)
         require_range("momentum", self.momentum, 0, 1)
         check_nesterov(self.nesterov, self.momentum)
         require_range("revisit", self.revisit, 1, 1e6)
@@ -62,6 +65,8 @@ class VectorServer:
         round: int,
     ) -> tuple[Delivered, State]:
         """Lines 11 to 14, from a round's mean gradient or an estimate of it."""
+        if self.k == 0:
+            return momentum_step(self.momentum, gradient, state, rate, deliver, self.nesterov)
         momentum = self.momentum * state["momentum"] + gradient
         step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
         error = rate * step + state["error"]

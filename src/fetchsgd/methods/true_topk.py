@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fetchsgd.methods.base import State, check_mean
+from fetchsgd.methods.base import State, check_mean, require_range
 from fetchsgd.methods.delivery import IDENTITY, Deliver, Delivered
 from fetchsgd.methods.in_vectors import VectorServer
 from fetchsgd.methods.messages import DenseMessage
@@ -38,6 +38,10 @@ class TrueTopK(VectorServer):
     @property
     def message(self) -> DenseMessage:
         return DenseMessage(self.dim)
+
+    def __post_init__(self) -> None:
+        require_range("k", self.k, 1, self.dim)
+        super().__post_init__()
 
     @property
     def notes(self) -> list[str]:

@@ -93,7 +93,11 @@ MEANINGS: dict[str, Meaning] = {
         0,
     ),
     "method.name": Meaning("what clients send and the server does with it"),
-    "method.k": Meaning("coordinates that are sent in a round", 1, WEIGHTS),
+    "method.k": Meaning(
+        "coordinates that are sent in a round; 0 sends all that moves (fetchsgd with fresh hashes)",
+        0,
+        WEIGHTS,
+    ),
     "method.cols": Meaning("columns of the sketch: what a client sends is rows x cols numbers", 1),
     "method.rows": Meaning("rows of the sketch", 1),
     "method.momentum": Meaning("the server's momentum, rho of the paper", 0, 1),

@@ -1,6 +1,6 @@
 """Settings that belong together, by name: what to train with when (`fetchsgd train --preset`).
 
-They say nothing of the task: k, columns and rates stay the task's own, but for AdamW's, which
+They say nothing of the task: columns and rates stay the task's own, but for AdamW's, which
 are much alike on all tasks. docs/results.md says what each has reached, and which suits whom.
 """
 
@@ -13,9 +13,10 @@ from fetchsgd.runs.toml_files import Settings
 PRESETS: dict[str, Settings] = {
     # The method as it was published: one hash for the whole run, float32 both ways.
     "paper": {"method": {"name": "fetchsgd", "hash": "fixed"}},
-    # The server sees only sums of messages, as with secure aggregation: sketches, which add up.
+    # The server sees only sums of messages, as with secure aggregation: sketches, which add up, and
+    # no k, as below.
     "sums": {
-        "method": {"name": "fetchsgd", "hash": "fresh"},
+        "method": {"name": "fetchsgd", "hash": "fresh", "k": 0},
         "download": {"grid": "steps"},
     },
     # The server sees each message: whole gradients in few levels of one step for all clients, and
