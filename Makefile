@@ -31,12 +31,13 @@ fuzz: setup
 	$(FUZZ) $(FUZZ_OPTIONS)
 	$(FUZZ) --loops $(FUZZ_OPTIONS)
 
-# Deaths, bad disks, hostile messages and load, by seed; an hour on two cores. Disks need root.
+# Deaths, bad networks and disks, hostile messages and load, by seed; hours on two cores. Networks
+# and disks need root. What build/chaos.jsonl holds already, of this commit, is not run again.
 SEED ?= 0
 chaos: setup
 	$(BIN)/python tests/chaos/run.py all --seed $(SEED) --out build/chaos.jsonl
 
-# The same in a minute or two.
+# The same in minutes.
 chaos-short: setup
 	$(BIN)/python tests/chaos/run.py all --short --seed $(SEED)
 

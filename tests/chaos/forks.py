@@ -9,6 +9,7 @@ writes a child is killed by its parent's clock.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+LONGEST = 600.0  # seconds of a child: others may use the machine, too
 STAGES = ("half", "written", "synced", "replaced")
 
 
@@ -112,6 +114,7 @@ def fork(work: Callable[[], None], death: Death | None = None, log: Path | None 
         output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        faulthandler.dump_traceback_later(LONGEST - 10, file=2)  # where it hangs
         Writes(death).watch()
         work()
         code = 0
@@ -122,8 +125,11 @@ def fork(work: Callable[[], None], death: Death | None = None, log: Path | None 
 
 
 def outcome(child: int, death: Death | None = None) -> str:
-    """How a child ends: `done`, `killed`, or `failed`. Killed by us where a death has seconds."""
-    limit = time.monotonic() + 120
+    """How a child ends: `done`, `killed`, `failed`, or `hung`.
+
+    It is killed by us where its death has seconds.
+    """
+    limit = time.monotonic() + LONGEST
     kill_at = time.monotonic() + death.seconds if death and death.write is None else limit
     while True:
         found, status = os.waitpid(child, os.WNOHANG)

@@ -1,6 +1,7 @@
 """The campaigns in their short forms; `make chaos` has the long ones."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,17 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from chaos import disks, hostile_bytes, load
+from chaos import disks, hostile_bytes, load, table, wires
 from chaos.forks import Death, fork, outcome
 from chaos.mutations import mended, mutated
+from chaos.portions import is_there, tell
 from wire.messages import one_of_each
 
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.wire import WireError, decode
 
 RUN = Path(__file__).parent / "run.py"
+ROOT = Path(__file__).parents[2]
 
 
 def test_hostile_messages_get_past_the_checksum():
@@ -77,9 +80,63 @@ def test_a_killed_simulator():
     assert found["identical"]
 
 
-@pytest.mark.federation  # for its time alone
-@pytest.mark.parametrize("name", ["kill-server", "kill-clients", "disk"])
-def test_killed_servers_and_clients_and_bad_disks(name):
+def campaign(name):
     command = [sys.executable, str(RUN), name, "--short"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.federation  # for its time alone
+@pytest.mark.parametrize("name", ["kill-server", "kill-clients"])
+def test_killed_servers_and_clients(name):
+    found = campaign(name)
+    assert found["kills"] >= 2
+    assert found["identical"]
+
+
+@pytest.mark.federation
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted, which needs root")
+def test_bad_disks():
+    assert campaign("disk")["troubles"] == 4
+
+
+@pytest.mark.federation
+def test_flowers_own_processes_are_killed():
+    found = campaign("kill-flower")
+    assert found["kills"] >= 3
+    assert found["identical"]
+
+
+@pytest.mark.federation
+def test_a_federation_over_bad_links():
+    try:
+        wires.require()
+    except wires.network.LinksError as error:
+        pytest.skip(str(error))
+    found = campaign("network")["storms"]
+    assert found["identical"]
+    assert found["packets"]["dropped"] > 0
+    assert found["packets"]["cut off"] > 0
+    assert found["changes"]["partition"] == 1
+
+
+def test_a_portion_is_not_run_again_unless_something_has_changed(tmp_path, monkeypatch):
+    out = tmp_path / "chaos.jsonl"
+    monkeypatch.setenv("FETCHSGD_COMMIT", "abc")
+    assert not is_there(out, "bytes", 3, 100)
+    tell(json.dumps({"name": "bytes", "seed": 3, "amount": 100, "commit": "abc"}), out)
+    tell(json.dumps({"campaign": "of an earlier version"}), out)
+    assert is_there(out, "bytes", 3, 100)
+    assert not is_there(out, "bytes", 4, 100)
+    assert not is_there(out, "bytes", 3, 200)
+    monkeypatch.setenv("FETCHSGD_COMMIT", "abcd")
+    assert not is_there(out, "bytes", 3, 100)
+
+
+def test_the_tables_of_the_page_are_those_of_the_results():
+    source = "benchmarks/results/chaos.jsonl"
+    lines = [json.loads(line) for line in (ROOT / source).read_text().splitlines()]
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    assert table.written(page, lines, source) == page
+    assert f"| `disk` | {sum(line.get('troubles', 0) for line in lines)} |" in page

@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fetchsgd.flower.admission import ENOUGH, LOSS_FACTOR, ROUNDS, Admission, Claim
+from fetchsgd.flower.events import Events
+from fetchsgd.flower.patience import Patience
+from fetchsgd.flower.remembered import Remembered
 
 FACTOR = 10.0
 
@@ -207,3 +210,39 @@ def test_memory_is_bounded(size):
     for _ in range(3 * ROUNDS):
         play(judge, claims([1.0] * size))
     assert sum(map(len, judge.norms.rounds)) == ROUNDS * size
+
+
+@given(st.lists(st.lists(honest_norms, min_size=1, max_size=7), min_size=2, max_size=14), st.data())
+def test_a_server_that_remembers_judges_as_the_one_before(rounds, data):
+    """Cut anywhere, and whatever comes next: from what is saved, and from the largest medians."""
+    at = data.draw(st.integers(1, len(rounds) - 1))
+    whole = admission()
+    for norms in rounds[:at]:
+        play(whole, claims(norms))
+    resumed = admission(whole.references)
+    saved = Remembered(whole, Patience(Events())).tensors()
+    Remembered(resumed, Patience(Events())).restore(saved)
+    for norms in rounds[at:]:
+        lied = [*norms, data.draw(st.floats(1.0, FACTOR**3))]
+        assert play(whole, claims(lied)) == play(resumed, claims(lied))
+        assert whole.typical_loss == resumed.typical_loss
+    assert whole.windows == resumed.windows
+    assert whole.references == resumed.references
+
+
+def test_a_server_that_remembers_is_as_patient_as_the_one_before():
+    before, after = Patience(Events()), Patience(Events())
+    for round in range(4):
+        before.rejected(3, round)
+    before.rejected(5, 2)
+    saved = Remembered(admission(), before).tensors()
+    Remembered(admission(), after).restore(saved)
+    for patience in (before, after):
+        assert [patience.may_ask(3, round) for round in range(4, 8)] == [False, False, True, True]
+        assert patience.may_ask(5, 3)
+        patience.rejected(5, 3)
+        patience.rejected(5, 4)
+        assert not patience.may_ask(5, 5)
+        patience.accepted([3])
+        assert patience.may_ask(3, 4)
+    assert before.records == after.records

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from flower.test_federation import APP, ENVIRONMENT, ended, lines, simulated, wait_for
+from flower.real import APP, ENVIRONMENT
+from flower.test_federation import ended, lines, simulated, wait_for
 
 from fetchsgd.flower.keys import make_identities, make_keys
 from fetchsgd.flower.processes import Federation

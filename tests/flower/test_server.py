@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
@@ -28,7 +29,7 @@ from fetchsgd.flower.events import Events
 from fetchsgd.flower.settings import read_settings
 from fetchsgd.methods import Delivered, Uncompressed
 from fetchsgd.report.runs import load_run
-from fetchsgd.runs.checkpoint import EARLIER, FILE
+from fetchsgd.runs.checkpoint import CHECKSUM, EARLIER, FILE, checksum_of, read_checkpoint
 from fetchsgd.runs.status import read_status
 from fetchsgd.simulation import Run
 
@@ -121,13 +122,30 @@ def test_resumed_equals_uninterrupted(looks, more, tmp_path):
     done = lines(tmp_path / "cut")[-1]["round"] if (tmp_path / "cut" / FILE).exists() else 0
     again = federation(tmp_path / "cut", **more)
     result = train(again)
-    assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    expected, found = (load_file(tmp_path / name / FILE) for name in ("whole", "cut"))
+    assert expected.keys() == found.keys()
+    for name in expected:  # the ledger counts what it took to bring nodes back
+        assert name.startswith("ledger.") or torch.equal(found[name], expected[name]), name
     assert result["value"] == whole["value"]
     assert [line["round"] for line in lines(tmp_path / "cut")] == list(range(1, 10))
     assert counts(result)["resumed"] == (1 if done else 0)
     assert counts(result)["replies"] == 36  # no round is applied twice
     if done:
         assert counts(result)["joined"] == 24
+
+
+def test_a_checkpoint_of_before_replies_were_remembered_is_read(tmp_path):
+    grid = federation(tmp_path / "run")
+    train_until_killed(grid, 6)
+    path = tmp_path / "run" / FILE
+    saved = read_checkpoint(path.parent, torch.device("cpu"))
+    assert any(name.startswith("replies.") for name in saved.tensors)
+    older = {n: part for n, part in saved.tensors.items() if not n.startswith("replies.")}
+    about = {name: text for name, text in saved.about.items() if name != CHECKSUM}
+    path.write_bytes(save(older, about | {CHECKSUM: checksum_of(older, about)}))
+    train(federation(tmp_path / "whole"))
+    assert train(federation(tmp_path / "run"))["status"] == "finished"
+    assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
 def test_a_run_that_was_killed_at_its_very_end_keeps_its_result(tmp_path):

@@ -104,6 +104,24 @@ def test_what_tensorboard_cannot_write_is_a_sentence_and_leaves_no_result(call, 
     events.close()
 
 
+def test_tensorboard_has_every_number_also_rejections_by_client(folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    by_client = {"3": {"norm": 2, "shape": 1}, "5": {"norm": 4}}
+    folder.log({"round": 7, "loss": 0.5, "test_loss": math.nan, "rejected_by_client": by_client})
+    folder.close()
+    events = accumulator.EventAccumulator(str(folder.path))
+    events.Reload()
+    found = {
+        name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]
+    }
+    assert found == {
+        "loss": [(7, 0.5)],
+        "rejected_by_client/3/norm": [(7, 2.0)],
+        "rejected_by_client/3/shape": [(7, 1.0)],
+        "rejected_by_client/5/norm": [(7, 4.0)],
+    }
+
+
 def test_every_file_stays_valid_json(folder):
     """What diverges leaves NaN and infinity, which are not JSON."""
 

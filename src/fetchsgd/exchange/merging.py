@@ -174,7 +174,8 @@ class RunningMean:
 
     def merged(self, typical_loss: float | None = None) -> Merged:
         """As simulated clients hand it over."""
-        loss = sum(loss * weight for loss, weight in self.losses.values()) / self.weight
+        # The exact sum: the order in which replies came must not show in its last bit.
+        loss = math.fsum(loss * weight for loss, weight in self.losses.values()) / self.weight
         clients = np.array(list(self.losses), np.int64)
         sizes = torch.tensor(self.sizes, dtype=torch.float64, device=self.total.device)
         return Merged(

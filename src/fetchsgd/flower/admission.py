@@ -25,6 +25,7 @@ LOSS_FACTOR = 30.0  # a loss counts at most as so many times one plus the larges
 MAX_LOSS = 1e30  # whatever is said: sums of losses are in float32
 
 REFERENCES = ("norm", "examples", "loss", "step")
+RECENT = "signed_loss"  # as clients say it, by which a run is seen to diverge
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class LargestMedian:
         return max(self.largest, self.recent[(len(self.recent) - 1) // 2])
 
     def close(self, values: Iterable[float]) -> None:
-        """These are the values of the round."""
-        self.rounds.append(list(values))
+        """These are the values of the round, in whatever order their replies came."""
+        self.rounds.append(sorted(values))
         self.open()
         if len(self.recent) >= ENOUGH:
             self.largest = self.reference
@@ -114,6 +115,20 @@ class Admission:
         """What a later server has to know."""
         found = (self.norms, self.examples, self.losses, self.steps)
         return {name: each.largest for name, each in zip(REFERENCES, found, strict=True)}
+
+    @property
+    def windows(self) -> dict[str, list[list[float]]]:
+        """The last rounds' values, oldest first, which a later server should know, too."""
+        found = (self.norms, self.examples, self.losses, self.steps)
+        named = {name: list(each.rounds) for name, each in zip(REFERENCES, found, strict=True)}
+        return named | {RECENT: list(self.recent_losses)}
+
+    def remember(self, windows: Mapping[str, Iterable[list[float]]]) -> None:
+        """Those of an earlier server."""
+        found = (self.norms, self.examples, self.losses, self.steps)
+        for name, each in zip(REFERENCES, found, strict=True):
+            each.rounds = deque(windows[name], maxlen=ROUNDS)
+        self.recent_losses = deque(windows[RECENT], maxlen=ROUNDS)
 
     def open_round(self, scale: float) -> None:
         """Scale: what norms are proportional to, such as a learning rate that clients step with."""
@@ -198,7 +213,7 @@ class Admission:
         self.norms.close(self._scaled(claim.norm) for claim in claims)
         self.examples.close(claim.examples for claim in claims)
         self.losses.close(abs(claim.loss) for claim in claims)
-        self.recent_losses.append([claim.loss for claim in claims])
+        self.recent_losses.append(sorted(claim.loss for claim in claims))
         self.steps.close([self._scaled(step_norm)])
 
     @property

@@ -46,3 +46,14 @@ class Patience:
         for client in clients:
             self.in_a_row.pop(client, None)
             self.until.pop(client, None)
+
+    @property
+    def records(self) -> list[list[int]]:
+        """Client, rejections in a row, and the round in which it is asked again."""
+        found = sorted(self.in_a_row.items())
+        return [[client, times, self.until.get(client, 0)] for client, times in found]
+
+    def restore(self, records: Iterable[list[int]]) -> None:
+        """Those of an earlier server."""
+        for client, times, until in records:
+            self.in_a_row[client], self.until[client] = times, until

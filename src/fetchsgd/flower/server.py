@@ -23,7 +23,10 @@ from torch import Tensor
 from fetchsgd.clients.evaluate import evaluate
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.agreement import digest
+from fetchsgd.flower.admission import Admission
 from fetchsgd.flower.events import Events
+from fetchsgd.flower.patience import Patience
+from fetchsgd.flower.remembered import Remembered
 from fetchsgd.flower.secure.account import Account, SpentError
 from fetchsgd.flower.server_round import Clock, Collector
 from fetchsgd.flower.settings import FederationSettings, as_table, read_settings
@@ -79,7 +82,12 @@ def federate(
         folder.start(training.round)
         events = Events(folder.last_line)
         merger = make_merger(setup)
-        beside: dict[str, Beside] = {"federation": FederationLog(events, settings)}
+        admission = Admission(settings.norm_factor, settings.examples_factor, events.references)
+        patience = Patience(events)
+        beside: dict[str, Beside] = {
+            "federation": FederationLog(events, settings),
+            "replies": Remembered(admission, patience),
+        }
         beside |= {} if merger is None else {"merge": merger}
         sums = SumsRecord(setup.device, counted=False)
         is_secure = isinstance(setup.quantiser, Modular)
@@ -101,8 +109,9 @@ def federate(
         transport = Transport(grid, events, clock.now)
         name = lineage(out)
         collector = Collector(
-            setup, settings, digest(setup), name, transport, events, clock, merger
-        )
+            setup, settings, digest(setup), name, transport, events, admission, patience, clock,
+            merger,
+        )  # fmt: skip
         try:
             collect = collector.collect
             if is_secure:

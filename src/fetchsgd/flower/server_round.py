@@ -57,19 +57,18 @@ class Collector:
         lineage: str,
         transport: Transport,
         events: Events,
+        admission: Admission,
+        patience: Patience,
         clock: Clock | None = None,
         merger: Merger | None = None,
     ) -> None:
         self.setup, self.settings, self.merger = setup, settings, merger
-        self.patience = Patience(events)
+        self.admission, self.patience = admission, patience
         self.transport, self.events, self.clock = transport, events, clock or Clock()
         self.clients = Introductions(
             setup.sampler.num_clients, lineage, transport, events,
             servers_directory(settings.directory),
         )  # fmt: skip
-        self.admission = Admission(
-            settings.norm_factor, settings.examples_factor, events.references
-        )
         self.expected = Expected(
             setup.method.message, setup.quantiser, digest, lineage, 0,
             setup.config.train.averaging == "examples",

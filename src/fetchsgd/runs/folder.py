@@ -145,9 +145,8 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())
             if self._events is not None:
-                for key, value in line.items():
-                    if key != "round" and isinstance(value, int | float) and math.isfinite(value):
-                        self._events.add_scalar(key, value, line["round"])
+                for name, number in _numbers(line):
+                    self._events.add_scalar(name, number, line["round"])
 
     def finish(self, result: Line) -> None:
         self.close()  # first: what cannot be written then leaves a run to resume, without a result
@@ -166,6 +165,15 @@ class RunFolder:
             yield
         except OSError as error:
             raise from_os(f"cannot write to {self.path}", error) from error
+
+
+def _numbers(line: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, float]]:
+    """What can be drawn over rounds; numbers within others are named as folders are."""
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{within}{key}/")
+        elif key != "round" and isinstance(value, int | float) and math.isfinite(value):
+            yield within + key, value
 
 
 def forget(path: Path) -> None:

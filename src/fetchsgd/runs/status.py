@@ -27,7 +27,7 @@ from fetchsgd.runs.phases import PREFIX as SECONDS
 
 FEDERATION, REJECTED = "federation/", "federation/rejected_"
 BY_CLIENT = "federation/rejected_by_client"
-TOLD = ("late", "failed", "silent", "resent", "too_few", "refused_steps", "resumed")
+TOLD = ("late", "failed", "silent", "resent", "too_few", "refused_steps", "left_out", "resumed")
 RECENT = 10  # lines, for the speed
 MOST_NAMED = 5  # clients
 
