@@ -209,7 +209,8 @@ WHEN = [
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
     *((DIGITS, "uncompressed", {"download.step": step, "upload.density": 0.01}, "upload")
       for step in (1.0, 2.0, 4.0)),
-    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.decode": "auto", "method.k": 500}, "upload")
+    *((DIGITS, "fetchsgd",
+       {"method.cols": cols, "method.decode": "auto", "method.k": 500}, "upload")
       for cols in (8000, 4000, 2000, 1000)),
     *((DIGITS, "fetchsgd-paper", {"method.cols": cols}, "upload") for cols in (8000, 4000)),
 ]  # fmt: skip
