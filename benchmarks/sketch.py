@@ -251,7 +251,7 @@ def huge(device: str) -> list[Row]:
 def startup(device: str) -> list[Row]:
     """Import time beyond torch's, and the first call of a process, compiling and from the cache."""
     times: dict[str, list[float]] = {"torch": [], "torch, fetchsgd": []}
-    for _ in range(7):
+    for _ in range(3):
         for modules, taken in times.items():
             start = time.perf_counter()
             subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
@@ -297,31 +297,46 @@ PERMUTED_GPU_TARGETS = {
 GPU_TARGETS = {"sketch r=1": 2.5, "sketch r=5": 6, "top_k r=1": 8, "top_k r=5": 12}
 
 
+def blocks_on_cpu(repeats: int) -> list[Row]:
+    rows = memory("cpu") + operations(124_000_000, 1_240_000, "cpu", CPU_TARGETS, repeats)
+    return rows + small_blocks("cpu", 5 * repeats) + growth("cpu", 3) + startup("cpu")
+
+
+def blocks_on_gpu(repeats: int) -> list[Row]:
+    rows = operations(124_000_000, 1_240_000, "cuda", GPU_TARGETS, 3 * repeats)
+    larger = {what: 1.2 * ratio for what, ratio in GPU_TARGETS.items()}
+    rows += operations(1_000_000_000, 10_000_000, "cuda", larger, repeats)
+    return rows + growth("cuda", repeats) + memory("cuda") + huge("cuda") + startup("cuda")
+
+
+def permutation_on_cpu(repeats: int) -> list[Row]:
+    return permuted(124_000_000, 1_240_000, "cpu", PERMUTED_CPU_TARGETS, repeats)
+
+
+def permutation_on_gpu(repeats: int) -> list[Row]:
+    rows = permuted(124_000_000, 1_240_000, "cuda", PERMUTED_GPU_TARGETS, 3 * repeats)
+    return rows + permuted_clients("cuda", repeats)
+
+
+PARTS = {
+    "cpu": {"permutation": permutation_on_cpu, "blocks": blocks_on_cpu},
+    "cuda": {"permutation": permutation_on_gpu, "blocks": blocks_on_gpu},
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--only", choices=["permutation", "blocks"], help="one of the two hashes")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.device == "cpu":
-        rows = memory("cpu")
-        rows += operations(124_000_000, 1_240_000, "cpu", CPU_TARGETS, options.repeats)
-        rows += permuted(124_000_000, 1_240_000, "cpu", PERMUTED_CPU_TARGETS, options.repeats)
-        rows += small_blocks("cpu", 5 * options.repeats)
-        rows += growth("cpu", 3) + startup(options.device)
-    else:
-        rows = operations(124_000_000, 1_240_000, "cuda", GPU_TARGETS, 3 * options.repeats)
-        larger = {what: 1.2 * ratio for what, ratio in GPU_TARGETS.items()}
-        rows += operations(1_000_000_000, 10_000_000, "cuda", larger, options.repeats)
-        rows += permuted(124_000_000, 1_240_000, "cuda", PERMUTED_GPU_TARGETS, 3 * options.repeats)
-        rows += permuted_clients("cuda", options.repeats)
-        rows += (
-            growth("cuda", options.repeats)
-            + memory("cuda")
-            + huge("cuda")
-            + startup(options.device)
-        )
-    report(rows, environment(options.device), options.out)
+    load = round(os.getloadavg()[0], 2)
+    rows = []
+    for name, part in PARTS[options.device].items():
+        if options.only in (None, name):
+            rows += part(options.repeats)
+    report(rows, environment(options.device) | {"load before": load}, options.out)
 
 
 if __name__ == "__main__":

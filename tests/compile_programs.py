@@ -104,6 +104,10 @@ def sketches():
         kernels.query(table, some)
         kernels.scatter(some, torch.ones(50))
         kernels.touched(some, torch.ones(50))
+    for rows, block in ((5, 64), (2, 4)):
+        kernels = cuda.PermutedTriton(Permutation(10_000, rows, 960, block, 7), torch.device("cpu"))
+        table = torch.zeros(rows, 960)
+        kernels._append_voted(some, torch.zeros(50), table, torch.ones(1), 400)
 
 
 def rotations():

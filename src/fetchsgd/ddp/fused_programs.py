@@ -110,35 +110,36 @@ def fill(
     """A tile of cells: the sums of `permuted.cuda_programs.gather`, made ready to be sent."""
     start = tl.program_id(0) * (T * W * P)
     k0, k1, k2, k3 = tl.load(keys), tl.load(keys + 1), tl.load(keys + 2), tl.load(keys + 3)
-    column = (start // BLOCK + tl.arange(0, T)).to(tl.uint32)
+    # Columns that are not there are read as the last one.
+    column = tl.minimum(start // BLOCK + tl.arange(0, T), width - 1).to(tl.uint32)
     place = start % BLOCK
-    inside = (column < width.to(tl.uint32))[None, :, None, None]
     span = width.to(tl.int64) * BLOCK
-    earlier = tl.zeros((1, T, W, P), tl.float32)
+    earlier = tl.zeros((1, W, T, P), tl.float32)
     for group in tl.range(0, groups // 2, loop_unroll_factor=UNROLL):
         earlier += of_group(
-            vector + group * span, 0, inside, 0, 0, group, 0, column, place,
+            vector + group * span, 0, 0, 0, group, 0, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            False, BLOCK, 1, T, W, P, VECTOR,
+            False, BLOCK, 1, W, T, P, VECTOR,
         )  # fmt: skip
-    later = tl.zeros((1, T, W, P), tl.float32)
+    later = tl.zeros((1, W, T, P), tl.float32)
     for group in tl.range(groups // 2, groups - 1, loop_unroll_factor=UNROLL):
         later += of_group(
-            vector + group * span, 0, inside, 0, 0, group, 0, column, place,
+            vector + group * span, 0, 0, 0, group, 0, column, place,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            False, BLOCK, 1, T, W, P, VECTOR,
+            False, BLOCK, 1, W, T, P, VECTOR,
         )  # fmt: skip
     last = groups - 1
     later += of_group(
-        vector + last * span, 0, inside, 0, (dim - last * span).to(tl.int32), last, 0,
+        vector + last * span, 0, 0, (dim - last * span).to(tl.int32), last, 0,
         column, place,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-        True, BLOCK, 1, T, W, P, VECTOR,
+        True, BLOCK, 1, W, T, P, VECTOR,
     )  # fmt: skip
     tile: tl.constexpr = T * W * P
     at = start + tl.arange(0, tile)
-    cells = tl.div_rn(tl.reshape(earlier + later, (tile,)), tl.zeros((tile,), tl.float32) + world)
-    cells = tl.where(at < cols, cells, 0.0)
+    sums = tl.reshape(tl.permute(earlier + later, (0, 2, 1, 3)), (tile,))
+    cells = tl.div_rn(sums, tl.zeros((tile,), tl.float32) + world)
+    cells = tl.where(at < tl.minimum(cols, width * BLOCK), cells, 0.0)
     tl.store(partial + tl.program_id(0), tl.sum(cells * cells, axis=0))
     if MOST == 0:
         tl.store(table + at, cells.to(table.dtype.element_ty), mask=at < cols)

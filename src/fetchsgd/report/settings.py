@@ -34,6 +34,24 @@ USUAL_SUMS = {
     "upload.dropping": 0.1,
     "upload.security_bits": 40,
 }
+# Settings that older runs do not have, with what was done then: as usual, they say nothing.
+USUAL = {
+    "task.channels": 0,
+    "method.state_bits": 32,
+    "method.nesterov": False,
+    "train.leaving": 0,
+    "train.leave_every": 0,
+    "local.steps": 0,
+    "local.optimizer": "sgd",
+    "local.momentum": 0.0,
+    "local.beta1": 0.9,
+    "local.beta2": 0.999,
+    "local.eps": 1e-8,
+    "local.state": "drop",
+    "local.outer_rate": 1.0,
+    "merge.name": "mean",
+    "attack.name": "none",
+}
 _PRIVACY_MODE = "privacy.mode"  # where it is off, no other setting of privacy has an effect
 # Settings that mean something only where another has a certain value.
 DEPENDENT = {
@@ -91,7 +109,11 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Runs of older versions get the values that were implied then, and settings without effect are
     dropped.
     """
-    given = {key: value for key, value in _flat(as_meant(config)) if key not in _NOT_COMPARED}
+    given = {
+        key: value
+        for key, value in _flat(as_meant(config))
+        if key not in _NOT_COMPARED and not (key in USUAL and value == USUAL[key])
+    }
     if given.get(_PRIVACY_MODE, "off") == "off":
         given = {key: value for key, value in given.items() if not key.startswith("privacy.")}
     if given.get(SUM, _PLAIN) == _PLAIN:

@@ -148,11 +148,11 @@ class NumbaKernels(NumbaSelection):
         return torch.from_numpy(out)
 
     def _collect(
-        self, found: Found, cells: NDArray[np.float32], chunk: range
+        self, found: Found, prepared: NDArray[np.float32], chunk: range
     ) -> tuple[int, int, int]:
         h = self.hash
         counts: tuple[int, int, int] = collect_estimates(
-            *found, cells, h.dim, h.placements, h.block, self.lanes, self.rows,
+            *found, prepared, h.dim, h.placements, h.block, self.lanes, self.rows,
             chunk.start, chunk.stop,
         )  # fmt: skip
         return counts

@@ -93,6 +93,16 @@ def lowest_bit(typing, bits):
     return types.int64(types.int64), build
 
 
+@intrinsic
+def set_bits(typing, bits):
+    """How many bits of a number are set."""
+
+    def build(context, builder, signature, values):
+        return builder.ctpop(values[0])
+
+    return types.int64(types.int64), build
+
+
 def _array(context, builder, signature, values, which):
     """The array in argument `which`."""
     assert signature.args[which].layout == "C", "lanes are neighbours in memory"

@@ -39,9 +39,11 @@ class NumbaSelection:
         """The most coordinates that a part has."""
         raise NotImplementedError
 
-    def _collect(
-        self, found: Found, cells: NDArray[np.float32], chunk: range
-    ) -> tuple[int, int, int]:
+    def _prepared(self, cells: NDArray[np.float32], threshold: np.float32) -> Any:  # noqa: ARG002
+        """What a walk needs to know of a table."""
+        return cells
+
+    def _collect(self, found: Found, prepared: Any, chunk: range) -> tuple[int, int, int]:
         """Write what a part has to `found`; how many were kept, are above, and tie."""
         raise NotImplementedError
 
@@ -66,7 +68,8 @@ class NumbaSelection:
     def collect(
         self, table: Float32[Tensor, "rows cols"], threshold: float, size: int
     ) -> Collected:
-        cells = table.numpy()
+        level = np.float32(threshold)
+        prepared = self._prepared(table.numpy(), level)
         above = equal = 0
         found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
 
@@ -76,8 +79,8 @@ class NumbaSelection:
             room = min(room_above + room_equal, self._coordinates(chunk))
             indices = np.empty(room, dtype=np.int64)
             values = np.empty(room, dtype=np.float32)
-            here = (indices, values, np.float32(threshold), room_above, room_equal)
-            kept, more, ties = self._collect(here, cells, chunk)
+            here = (indices, values, level, room_above, room_equal)
+            kept, more, ties = self._collect(here, prepared, chunk)
             return indices[:kept].copy(), values[:kept].copy(), more, ties
 
         work = self.hash.rows * self.hash.dim

@@ -91,7 +91,12 @@ def _keep_largest(
     magnitudes = values.abs()
     if dim < 1 << 32:
         # One key says both: larger magnitudes first, then lower indices.
-        order = ((INFINITY_BITS - magnitudes.view(torch.int32)).long() << 32 | indices).argsort()
+        keys = (INFINITY_BITS - magnitudes.view(torch.int32)).long() << 32 | indices
+        if k > 0 and not keys.is_cuda:  # where a selection is faster than a sort
+            last = np.partition(keys.numpy(), k - 1)[k - 1]
+            order = (keys <= int(last)).nonzero()[:, 0]
+        else:
+            order = keys.argsort()
     else:
         by_index = indices.argsort()
         order = by_index[magnitudes[by_index].argsort(descending=True, stable=True)]

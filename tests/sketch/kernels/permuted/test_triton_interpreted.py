@@ -32,7 +32,11 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(params=SHAPES, ids=str)
 def pair(request, monkeypatch):
     monkeypatch.setattr(cuda, "TILE", 128)
+    monkeypatch.setattr(cuda, "READ", 32)
+    monkeypatch.setattr(cuda, "PROGRAMS", 0)
     monkeypatch.setattr(cuda, "SPAN", 128)
+    monkeypatch.setattr(cuda, "MARKED", 4)
+    monkeypatch.setattr(cuda, "VOTED", 16)
     hash = Permutation(*request.param, seed=7)
     return PermutedTriton(hash, CPU), PermutedReference(hash, CPU)
 
@@ -89,6 +93,27 @@ def test_ties_and_sparse_input(pair):
         assert torch.equal(ours.scatter(indices, values), reference.scatter(indices, values))
         values[::3] = 0.0
         assert torch.equal(ours.touched(indices, values), reference.touched(indices, values))
+
+
+def test_what_rows_vote_for_has_all_that_reaches_a_threshold(pair, monkeypatch):
+    ours, reference = pair
+    table = normal(ours.hash.rows, ours.hash.cols)
+    estimates = reference.estimate(table)
+    for share in (0.02, 0.2):
+        threshold = estimates.abs().sort(descending=True).values[[int(share * ours.hash.dim)]]
+        expected = (estimates.abs() >= threshold).nonzero()[:, 0]
+        indices = torch.zeros(ours.hash.dim, dtype=torch.int64)
+        values = torch.zeros(ours.hash.dim)
+        counts = ours._append_voted(indices, values, table, threshold, ours.hash.dim)
+        assert counts[1] == len(expected) <= counts[0] < ours.hash.dim
+        found, order = indices[: len(expected)].sort()
+        assert torch.equal(found, expected)
+        assert torch.equal(values[: len(expected)][order], estimates[expected])
+    monkeypatch.setattr(cuda, "ROOM", 0)  # what does not fit is found by estimating everything
+    found, _ = ours.candidates(table, threshold, len(expected))
+    assert torch.equal(found.sort().values, expected)
+    table[-1, 3] = torch.nan  # medians may pass over it, so votes say nothing
+    assert ours._append_voted(indices, values, table, threshold, 1)[1] > len(indices)
 
 
 @pytest.mark.parametrize("longest", [0, cuda.SORTED_CELLS], ids=["selected", "sorted"])

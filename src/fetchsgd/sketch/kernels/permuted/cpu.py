@@ -7,7 +7,9 @@ tables there is one row for each thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -24,9 +26,15 @@ from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
     write_estimates,
 )
 from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
+from fetchsgd.sketch.kernels.permuted.cpu_votes import collect_voted, mark_cells
 from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.permutation import Permutation
 from fetchsgd.threads import SERIAL_WORK, run_in_order
+
+# Cells, and bits of them.
+Prepared = tuple[NDArray[np.float32], NDArray[np.unsignedinteger] | None]
+# The share of coordinates up to which it is quicker to estimate those alone that rows vote for.
+MOST_VOTED = 1 / 32
 
 
 def numbers_of(hash: Permutation) -> NDArray[np.uint32]:
@@ -54,7 +62,7 @@ class PermutedNumba(NumbaSelection):
     ) -> Float32[Tensor, "n rows cols"]:
         h = self.hash
         covered = sum(piece.shape[1] for piece in pieces)
-        tables = np.zeros((len(pieces[0]), h.rows, h.cols), dtype=np.float32)
+        tables = _zeros(len(pieces[0]), h.rows, h.cols)
         rows = tables.reshape(-1, h.cols)
         # As many rows as go evenly to all threads are one task each; all threads share the others.
         work = len(rows) * covered
@@ -63,13 +71,13 @@ class PermutedNumba(NumbaSelection):
         everywhere = range(h.width)
 
         def fill(row: int) -> None:
-            later = np.zeros(h.cols, dtype=np.float32)
+            later = _zeros(h.cols)
             self._add(rows[row], pieces, first, row, 0, everywhere)
             self._add(later, pieces, first, row, 1, everywhere)
             rows[row] += later
 
         list(run_in_order(fill, range(even), work))
-        rest = np.zeros((2, len(rows) - even, h.cols), dtype=np.float32)
+        rest = _zeros(2, len(rows) - even, h.cols)
 
         def fill_share(task: tuple[int, int, range]) -> None:
             row, half, columns = task
@@ -178,14 +186,35 @@ class PermutedNumba(NumbaSelection):
         list(run_in_order(fill, self._chunks(range(begin, span.stop)), h.rows * len(span)))
         return torch.from_numpy(out)
 
-    def _collect(
-        self, found: Found, cells: NDArray[np.float32], chunk: range
-    ) -> tuple[int, int, int]:
+    def _prepared(self, cells: NDArray[np.float32], threshold: np.float32) -> Prepared:
+        """The cells, and a bit for each if rows can vote by them (cpu_votes.py)."""
         h = self.hash
-        counts: tuple[int, int, int] = collect_estimates(
-            *found, cells, chunk.start, chunk.stop,
-            self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
-        )  # fmt: skip
+        # Half of a tiny number may be rounded up, so that a mean of two is larger than both.
+        if h.block < 8 or threshold < 1e-37:
+            return cells, None
+        row_words = -(-max(h.cols, h.width * h.block) // 64)
+        bits = np.empty((h.rows, row_words), dtype=np.uint64)
+        marks = partial(mark_cells, threshold=threshold)
+        pairs = zip(bits.view(np.uint16), cells, strict=True)
+        marked = list(run_in_order(lambda pair: marks(*pair), pairs, cells.size))
+        share = sum(marked) / cells.size
+        if min(marked) < 0 or at_least_votes(share, h.rows) > MOST_VOTED:
+            return cells, None
+        return cells, bits.view(f"u{min(h.block, 64) // 8}")
+
+    def _collect(self, found: Found, prepared: Prepared, chunk: range) -> tuple[int, int, int]:
+        h, (cells, bits) = self.hash, prepared
+        counts: tuple[int, int, int]
+        if bits is None:
+            counts = collect_estimates(
+                *found, cells, chunk.start, chunk.stop,
+                self._number(0), h.groups, self.numbers, h.block, self.lanes, self.rows,
+            )  # fmt: skip
+        else:
+            counts = collect_voted(
+                *found, cells, chunk.start, chunk.stop,
+                self._number(0), h.groups, self.numbers, h.block, bits, votes_needed(h.rows),
+            )  # fmt: skip
         return counts
 
     def _coordinates(self, chunk: range) -> int:
@@ -199,6 +228,24 @@ class PermutedNumba(NumbaSelection):
         span = range(self.hash.dim) if span is None else span
         step = max(CHUNK, self.hash.block)
         return [range(at, min(at + step, span.stop)) for at in range(span.start, span.stop, step)]
+
+
+def _zeros(*shape: int) -> NDArray[np.float32]:
+    """From torch, whose memory begins where a line of the cache does: so do most blocks then."""
+    return torch.zeros(*shape).numpy()
+
+
+def votes_needed(rows: int) -> int:
+    """Of so many rows; fewer cannot bring a median to a threshold."""
+    return (rows + 1) // 2
+
+
+def at_least_votes(share: float, rows: int) -> float:
+    """How likely that is where each row votes for this share."""
+    return sum(
+        math.comb(rows, n) * share**n * (1 - share) ** (rows - n)
+        for n in range(votes_needed(rows), rows + 1)
+    )
 
 
 def _shares(width: int, count: int) -> list[range]:

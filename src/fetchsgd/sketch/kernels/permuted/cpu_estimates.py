@@ -21,6 +21,7 @@ from fetchsgd.sketch.kernels.permuted.cpu_lanes import (
 from fetchsgd.sketch.kernels.permuted.cpu_loops import (
     AHEAD,
     CHUNK,
+    READS,
     WORD,
     draw_signs,
     locate_one,
@@ -111,7 +112,7 @@ def _sign_cells(out, count, t, cells, group, numbers, columns, words, block, lan
     around = np.uint64(flip & WORD(~np.uint32(len(lanes) - 1)))
     shift = np.uint64(t * block - run * 32)
     for n in range(count):
-        prefetch(cells, np.uint64(columns[min(n + AHEAD, count - 1)]) * np.uint64(block))
+        prefetch(cells, np.uint64(columns[min(n + AHEAD, count - 1)]) * np.uint64(block), READS)
         target, source = np.uint64(n * block), np.uint64(columns[n]) * np.uint64(block)
         for i in range(0, block, len(lanes)):
             bit = shift + target + np.uint64(i)

@@ -78,18 +78,18 @@ def median_of_rows(typing, out, at, table, rows, lanes):
 
 
 @intrinsic
-def prefetch(typing, vector, at):
-    """Ask for `vector[at]` to be brought near, to be used soon."""
+def prefetch(typing, vector, at, writes):
+    """Ask for `vector[at]` to be brought near, to be read or, if `writes` is not empty, changed."""
 
     def build(context, builder, signature, values):
         element = _element(builder, _array(context, builder, signature, values, 0), values[1])
         address = builder.bitcast(element, ir.IntType(8).as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
         function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        builder.call(function, [address, INT32(0), INT32(3), INT32(1)])
+        builder.call(function, [address, INT32(len(writes)), INT32(3), INT32(1)])
         return context.get_dummy_value()
 
-    return types.void(vector, INDEX), build
+    return types.void(vector, INDEX, writes), build
 
 
 def _negated(builder, value, bits, lanes):

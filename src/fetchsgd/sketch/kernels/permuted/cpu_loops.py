@@ -12,11 +12,13 @@ from numba import njit
 
 from fetchsgd.sketch.kernels.permuted.cpu_lanes import add_flipped, prefetch
 
-# Coordinates of a chunk, if blocks are not longer.
-CHUNK = 4096
-# How many blocks ahead cells are asked for.
-AHEAD = 8
+# Coordinates of a chunk that is estimated, or added, if blocks are not longer.
+CHUNK, ADDED = 4096, 1 << 14
+# How many blocks ahead cells are asked for, or coordinates where blocks are short.
+AHEAD, AHEAD_ADDED = 8, (16, 512)
 ONE_LANE = (0,)
+# What cells are asked for: the length counts.
+READS, WRITES = (), (0,)
 WORD = np.uint32
 GOLDEN, FIRST, SECOND = WORD(0x9E3779B1), WORD(0x85EBCA6B), WORD(0xC2B2AE35)
 
@@ -53,31 +55,47 @@ def words_of(numbers, group):
     return first, _mix(WORD(first + numbers[7]))
 
 
+@njit(inline="always")
+def _place(t, first, second, numbers):
+    """The column of block t of a group."""
+    width, low_bits, highs, turns = numbers[0], numbers[1], numbers[2], numbers[3]
+    lows = WORD(WORD(1) << low_bits)
+    a, b = WORD(first ^ numbers[8]), WORD(second ^ numbers[8])
+    c = WORD(first ^ numbers[9])
+    u = _turn(t, _high(first, turns), width)
+    high, low = WORD(u >> low_bits), WORD(u & WORD(lows - WORD(1)))
+    low = WORD(low ^ _high(_half_mix(high, a), lows))
+    high = _turn(high, _high(_half_mix(low, b), highs), highs)
+    low = WORD(low ^ _high(_half_mix(high, c), lows))
+    moved = WORD(WORD(high << low_bits) | low)
+    return _turn(moved if u < WORD(highs * lows) else u, _high(second, turns), width)
+
+
 @njit(nogil=True, cache=True)
 def place_blocks(columns, t, first, second, numbers):
     """The columns of blocks t, t + 1, ... of a group."""
-    width, low_bits, highs, turns = numbers[0], numbers[1], numbers[2], numbers[3]
-    lows = WORD(WORD(1) << low_bits)
-    mask, full = WORD(lows - WORD(1)), WORD(highs * lows)
-    turn_in, turn_out = _high(first, turns), _high(second, turns)
-    a, b = WORD(first ^ numbers[8]), WORD(second ^ numbers[8])
-    c = WORD(first ^ numbers[9])
+    numbers = numbers.copy()  # so that the compiler knows that columns are no part of them
     for n in range(columns.size):
-        u = _turn(WORD(t + n), turn_in, width)
-        high, low = WORD(u >> low_bits), WORD(u & mask)
-        low = WORD(low ^ _high(_half_mix(high, a), lows))
-        high = _turn(high, _high(_half_mix(low, b), highs), highs)
-        low = WORD(low ^ _high(_half_mix(high, c), lows))
-        moved = WORD(WORD(high << low_bits) | low)
-        columns[n] = _turn(moved if u < full else u, turn_out, width)
+        columns[n] = _place(WORD(t + n), first, second, numbers)
+
+
+@njit(inline="always")
+def _sign_word(run, second, numbers):
+    return _mix(WORD(WORD(run * GOLDEN) + WORD(second ^ numbers[9]))) & numbers[5]
 
 
 @njit(nogil=True, cache=True)
 def draw_signs(words, run, second, numbers):
     """The words of signs of runs run, run + 1, ... of a group."""
-    key, mask = WORD(second ^ numbers[9]), numbers[5]
     for n in range(words.size):
-        words[n] = _mix(WORD(WORD(WORD(run + n) * GOLDEN) + key)) & mask
+        words[n] = _sign_word(WORD(run + n), second, numbers)
+
+
+@njit(nogil=True, cache=True)
+def draw_sign(within, second, numbers):
+    """The sign of a coordinate of a group: 1 is negative."""
+    word = _sign_word(WORD(within // 32), second, numbers)
+    return WORD((word >> WORD(within % 32)) & WORD(1))
 
 
 @njit(nogil=True, cache=True)
@@ -106,7 +124,7 @@ def _add_to_group(out, vector, within, group, numbers, block, lanes, left, right
         _add_singly(out, vector[:head], within, group, numbers, block, left, right)
     first, second = words_of(numbers, group)
     flip = WORD(first & numbers[4])
-    step = max(CHUNK // block, 1)
+    step = max(ADDED // block, 1)
     columns = np.empty(step, dtype=np.uint32)
     words = np.empty(step * block // 32 + 2, dtype=np.uint32)
     chosen = np.empty(step + 1, dtype=np.int64)
@@ -141,12 +159,13 @@ def _add_blocks(out, vector, columns, words, shift, chosen, kept, flip, block, l
     The first coordinate of the chunk has bit `shift` of the words of signs.
     """
     around = np.uint64(flip & WORD(~np.uint32(len(lanes) - 1)))
+    distance = max(AHEAD_ADDED[0], AHEAD_ADDED[1] // block)
     for m in range(kept):
         n = np.uint64(m if chosen is None else chosen[m])
         # Rows are longer than the nearest cache.
-        ahead = min(m + AHEAD, kept - 1)
+        ahead = min(m + distance, kept - 1)
         ahead = np.uint64(ahead if chosen is None else chosen[ahead])
-        prefetch(out, np.uint64(columns[ahead]) * np.uint64(block))
+        prefetch(out, np.uint64(columns[ahead]) * np.uint64(block), WRITES)
         source, target = n * np.uint64(block), np.uint64(columns[n]) * np.uint64(block)
         for i in range(0, block, len(lanes)):
             bit = np.uint64(shift) + source + np.uint64(i)
@@ -170,12 +189,9 @@ def _add_singly(out, part, within, group, numbers, block, left, right):
 def locate_one(within, group, numbers, block):
     """Column, place in it, and sign of a coordinate of a group."""
     first, second = words_of(numbers, group)
-    column = np.empty(1, dtype=np.uint32)
-    place_blocks(column, WORD(within // block), first, second, numbers)
-    word = np.empty(1, dtype=np.uint32)
-    draw_signs(word, WORD(within // 32), second, numbers)
+    column = _place(WORD(within // block), first, second, numbers)
     place = np.int64(within % block) ^ np.int64(first & numbers[4])
-    return np.int64(column[0]), place, WORD((word[0] >> WORD(within % 32)) & WORD(1))
+    return np.int64(column), place, draw_sign(within, second, numbers)
 
 
 @njit(nogil=True, cache=True)

@@ -18,19 +18,30 @@ from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
 from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
-from fetchsgd.sketch.kernels.permuted import entry_programs
+from fetchsgd.sketch.kernels.permuted import entry_programs, vote_programs
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
-# Cells that one program sums, for how many vectors, and groups that it has in flight.
-TILE = 1024
+# Cells that one program sums for one vector or for several together, unless that makes too few
+# programs to keep a GPU busy; how many vectors; and how many floats it has in flight.
+TILE = 2048
+PROGRAMS = 512
 VECTORS = 2
-UNROLL = 4
+FLIGHT = 4096
+# Floats that all threads of a program read at once.
+READ = 512
+# The least of them that are neighbours: a sector of memory.
+PART = 8
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
 # Floats that a thread reads at once.
 LANES = 4
+# Words of cells that one program marks, and of coordinates on which one lets rows vote.
+MARKED = 128
+VOTED = 512
+# How many coordinates that rows vote for there is room for, for each of those that may be kept.
+ROOM = 8
 # Rows of at most this many cells are sorted whole, which takes fewer launches than a selection.
 SORTED_CELLS = 1 << 22
 
@@ -62,15 +73,18 @@ class PermutedTriton(TritonSelection):
         if out.numel() == 0:
             return out
         vectors = min(VECTORS, 1 << (count - 1).bit_length())
-        shape = self._tile(TILE // vectors)
-        tiles = -(-h.cols // (shape["T"] * shape["W"] * shape["P"]))
-        grid = (tiles * h.rows, -(-count // vectors))
+        batches = -(-count // vectors)
+        size = TILE // vectors
+        while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
+            size //= 2
+        shape = self._tile(size)
+        grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
                 programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=min(LANES, h.block),
-                UNROLL=max(UNROLL // vectors, 1),
+                UNROLL=max(FLIGHT // (vectors * size), 1),
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
@@ -139,9 +153,55 @@ class PermutedTriton(TritonSelection):
         begin, end = self._program_of(span.start), self._program_of(span.stop - 1) + 1
         launch(
             programs.write_estimates, (end - begin,),
-            out, begin, span.start, span.stop, *self._walk(table),
+            out, begin, span.start, span.stop, *self._walk(table), span.start % LANES == 0,
         )  # fmt: skip
         return out
+
+    def candidates(
+        self, table: Float32[Tensor, "rows cols"], threshold: Float32[Tensor, " 1"], capacity: int
+    ) -> tuple[Int64[Tensor, " found"], Float32[Tensor, " found"]] | None:
+        room = ROOM * capacity
+        if room > self.hash.dim // 4:  # more work than to estimate everything
+            return super().candidates(table, threshold, capacity)
+        indices = torch.empty(capacity, dtype=torch.int64, device=self.device)
+        values = torch.empty(capacity, dtype=torch.float32, device=self.device)
+        counts = self._append_voted(indices, values, table, threshold, room)
+        voted, found = counts.tolist()
+        if voted > room:
+            return super().candidates(table, threshold, capacity)
+        return None if found > capacity else (indices[:found], values[:found])
+
+    def _append_voted(
+        self,
+        indices: Int64[Tensor, " capacity"],
+        values: Float32[Tensor, " capacity"],
+        table: Float32[Tensor, "rows cols"],
+        threshold: Float32[Tensor, " 1"],
+        room: int,
+    ) -> Int64[Tensor, " 2"]:
+        """Write what reaches the threshold; how many had enough votes, and how many reach it."""
+        h, network = self.hash, (median_network(self.hash.rows), *middle(self.hash.rows))
+        row_words = -(-max(h.cols, h.width * h.block) // 32)
+        bits = torch.empty(h.rows, row_words, dtype=torch.int32, device=self.device)
+        counts = torch.zeros(2, dtype=torch.int64, device=self.device)
+        launch(
+            vote_programs.mark_cells, (-(-row_words // MARKED), h.rows),
+            bits, counts, len(indices), threshold, table, h.cols, row_words, WORDS=MARKED,
+        )  # fmt: skip
+        listed = torch.empty(room, dtype=torch.int64, device=self.device)
+        each = max(h.block // 32, 1)
+        launch(
+            vote_programs.list_voted, (-(-h.width * each // VOTED) * h.groups,),
+            listed, counts, room, bits, row_words, h.dim, *self.numbers,
+            BLOCK=h.block, SIZE=h.block // each, EACH=each, UNITS=VOTED,
+            ROWS=h.rows, NEEDED=(h.rows + 1) // 2,
+        )  # fmt: skip
+        launch(
+            vote_programs.append_listed, (-(-room // ENTRIES),),
+            indices, values, counts, len(indices), threshold, listed, room, table, h.cols,
+            *self.numbers, h.block, ENTRIES, h.rows, *network,
+        )  # fmt: skip
+        return counts
 
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
@@ -179,10 +239,16 @@ class PermutedTriton(TritonSelection):
         )
 
     def _tile(self, size: int) -> dict[str, int]:
-        """So many cells or coordinates: of several blocks, or of one alone."""
-        block = self.hash.block
-        run, within = min(block, SIGNS), min(block, size)
-        return {"BLOCK": block, "T": size // within, "W": within // run, "P": run}
+        """So many cells or coordinates: of several blocks, or of one alone.
+
+        The more parts a block has, the more of it one thread holds; but each is read in one go,
+        which is quick if it is not too short.
+        """
+        within = min(self.hash.block, size)
+        parts = max(min(size // READ, within // PART), within // SIGNS, 1)
+        return {
+            "BLOCK": self.hash.block, "W": parts, "T": size // within, "P": within // parts,
+        }  # fmt: skip
 
     def _spans(self) -> tuple[int]:
         """Programs of a walk: each stays within one group."""

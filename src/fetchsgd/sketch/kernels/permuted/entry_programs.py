@@ -38,16 +38,14 @@ def entries(
     return cell.to(tl.int32), (word << (31 - (within & 31))) & 0x80000000
 
 
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def query_entries(
-    out, indices, count, table, cols,
+@triton.jit
+def entry_medians(
+    coordinate, table, cols,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
     ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = at < count
-    coordinate = tl.load(indices + at, mask=inside, other=0)
+    """The estimates of single coordinates."""
     values = ()
     for row in tl.static_range(ROWS):
         cell, sign = entries(
@@ -60,9 +58,25 @@ def query_entries(
     for step in tl.static_range(len(NETWORK)):
         values = exchange(values, NETWORK[step][0], NETWORK[step][1])
     if LOWER == UPPER:
-        middle = values[LOWER]
+        return values[LOWER]
     else:
-        middle = 0.5 * values[LOWER] + 0.5 * values[UPPER]
+        return 0.5 * values[LOWER] + 0.5 * values[UPPER]
+
+
+@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
+def query_entries(
+    out, indices, count, table, cols,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    ROWS: tl.constexpr, NETWORK: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = at < count
+    middle = entry_medians(
+        tl.load(indices + at, mask=inside, other=0), table, cols,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK, ROWS, NETWORK, LOWER, UPPER,
+    )  # fmt: skip
     tl.store(out + at, middle, mask=inside)
 
 

@@ -40,6 +40,13 @@ def turn(x, by, size):
 
 
 @triton.jit
+def high_bits(x, count, size):
+    """The highest `count` bits, 2^count being `size`: none at all if that is 1."""
+    # No word is shifted by all of its bits, and the mask costs nothing before an exclusive or.
+    return (x >> tl.minimum(32 - count, 31)) & (size - 1)
+
+
+@triton.jit
 def words(group, k0, k1):
     """The two words of a group, from which all else follows."""
     first = mix(group.to(tl.uint32) + k0.to(tl.uint32, bitcast=True))
@@ -56,9 +63,9 @@ def column_of(t, first, second, width, low_bits, highs, turns, k2, k3):
     t = turn(t, tl.umulhi(first, turns), size)
     high = t >> low_bits
     low = t & (lows - 1)
-    low = low ^ tl.umulhi(half_mix(high, first ^ k2), lows)
+    low = low ^ high_bits(half_mix(high, first ^ k2), low_bits, lows)
     high = turn(high, tl.umulhi(half_mix(low, second ^ k2), highs), highs)
-    low = low ^ tl.umulhi(half_mix(high, first ^ k3), lows)
+    low = low ^ high_bits(half_mix(high, first ^ k3), low_bits, lows)
     t = tl.where(t < highs * lows, (high << low_bits) | low, t)
     return turn(t, tl.umulhi(second, turns), size)
 
@@ -73,9 +80,9 @@ def block_at(column, first, second, width, low_bits, highs, turns, k2, k3):
     t = turn(column, size - tl.umulhi(second, turns), size)
     high = t >> low_bits
     low = t & (lows - 1)
-    low = low ^ tl.umulhi(half_mix(high, first ^ k3), lows)
+    low = low ^ high_bits(half_mix(high, first ^ k3), low_bits, lows)
     high = turn(high, highs - tl.umulhi(half_mix(low, second ^ k2), highs), highs)
-    low = low ^ tl.umulhi(half_mix(high, first ^ k2), lows)
+    low = low ^ high_bits(half_mix(high, first ^ k2), low_bits, lows)
     t = tl.where(t < highs * lows, (high << low_bits) | low, t)
     return turn(t, size - tl.umulhi(first, turns), size)
 
