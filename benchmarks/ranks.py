@@ -1,11 +1,15 @@
 """Rounds per second of several processes that share the clients, against one alone.
 
-    python benchmarks/ranks.py --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --clients 200 --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --task shakespeare --clients 10 --ways "fetchsgd, floats"
     python benchmarks/ranks.py --device cuda --processes 4
 
 Every process has one thread, or a GPU of its own. One process alone and all together take their
 rounds in turn, of the same runs; while one works alone the others sleep. The ratio is of the time:
 with two processes 0.5 would be all that can be had, and 0.625 is 1.6 times the rounds per second.
+
+`of_processor_time` is the same ratio of the time that a core has worked, in the process that worked
+longest. On cores that others use as well it says what two free cores would do, but for waiting.
 """
 
 from __future__ import annotations
@@ -69,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--clients", type=int, default=0, help="a round; 0 is the task's own")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--rounds", type=int, default=5, help="in one timing")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", type=Path)
@@ -78,10 +83,11 @@ def _options() -> argparse.Namespace:
 def _work(options: argparse.Namespace) -> None:
     rows = []
     with joined() as ranks:
-        for name, settings in WAYS.items():
-            rows += _measured(name, settings, ranks, options)
+        for name in options.ways:
+            rows += _measured(name, WAYS[name], ranks, options)
         if ranks.is_first:
-            about = {"processes": ranks.size, "task": options.task, **environment(options.device)}
+            about = {"processes": ranks.size, "task": options.task, "clients": options.clients}
+            about |= environment(options.device)
             report(rows, about, options.out)
 
 
@@ -95,18 +101,23 @@ def _measured(
     both = Run(config, ranks=ranks)
     one = Run(config, ranks=ALONE) if ranks.is_first else None
     rounds = options.rounds
-    times: dict[str, list[float]] = {"one": [], "both": []}
+    times: dict[str, list[tuple[float, float]]] = {"one": [], "both": []}
     for repeat in range(options.repeats + 1):
         ranks.wait_for_all()
         if one is not None:
             times["one"].append(_seconds(partial(_rounds, one, rounds), options.device))
         ranks.wait_for_all()
-        times["both"].append(_seconds(partial(_rounds, both, rounds), options.device))
+        wall, worked = _seconds(partial(_rounds, both, rounds), options.device)
+        longest = ranks.most(torch.tensor([worked], dtype=torch.float64, device=both.device))
+        times["both"].append((wall, longest.item()))
         if repeat == 0:  # in which code is compiled, and memory is had for the first time
             times = {"one": [], "both": []}
     if one is None:
         return []
-    alone, together = (statistics.median(times[who]) / rounds for who in ("one", "both"))
+    (alone, alone_worked), (together, together_worked) = (
+        [statistics.median(kind) / rounds for kind in zip(*times[who], strict=True)]
+        for who in ("one", "both")
+    )
     limit = TARGET if ranks.size == 2 else None
     return [
         {"what": f"{name}: one process", "measured": f"{1 / alone:.1f} /s"},
@@ -115,6 +126,7 @@ def _measured(
             "measured": f"{1 / together:.1f} /s",
             "ratio": together / alone,
             "times_the_rounds": round(alone / together, 3),
+            "of_processor_time": round(together_worked / alone_worked, 3),
             "target": limit,
         },
     ]
@@ -125,12 +137,13 @@ def _rounds(run: Run, rounds: int) -> None:
         merged.loss.item()
 
 
-def _seconds(function: Callable[[], None], device: str) -> float:
-    start = time.perf_counter()
+def _seconds(function: Callable[[], None], device: str) -> tuple[float, float]:
+    """That have passed, and in which this process has worked."""
+    start, idle = time.perf_counter(), time.process_time()
     function()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - idle
 
 
 if __name__ == "__main__":

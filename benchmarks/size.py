@@ -4,6 +4,7 @@
     python benchmarks/size.py weights --dim 1e9 --out benchmarks/results/size-weights-cpu.json
     python benchmarks/size.py weights --dim 7e9 --device cuda \\
         --out benchmarks/results/size-weights-cuda.json
+    python benchmarks/size.py table benchmarks/results/size-weights-*.json
 
 `clients` trains examples/many_clients.py with growing populations and cohorts, each in a process of
 its own. `weights` runs a server's round on parts of the library, without a model: gradients come in
@@ -219,7 +220,8 @@ def _warm_up(method: FetchSGD, base: torch.Tensor) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["clients", "weights"])
+    parser.add_argument("what", choices=["clients", "weights", "table"])
+    parser.add_argument("files", nargs="*", type=Path, help="whose runs are shown as a table")
     parser.add_argument("--dim", type=float, default=1e8)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=FORMS)
@@ -229,6 +231,9 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="one form, in this process")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.what == "table":
+        print_table(given.files)
+        return
     if given.alone:
         rows = weight_rows(
             int(given.dim), given.device, given.forms[0], given.compression, given.rounds
@@ -248,6 +253,17 @@ def main() -> None:
     if given.out is not None:
         about = {"environment": environment(given.device), "rows": rows}
         given.out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def print_table(files: list[Path]) -> None:
+    """Peaks of all runs, as docs/scale.md shows them, in bytes and in GB."""
+    print("| form | weights | peak, bytes a weight | in all | measured on |")
+    print("|---|---|---|---|---|")
+    for run in (run for file in files for run in json.loads(file.read_text())["runs"]):
+        peak = max(row["peak_per_weight"] for row in run["rows"])
+        where = run["environment"]["hardware"].split(",")[0]
+        total = f"{peak * run['dim'] / 1e9:.1f} GB"
+        print(f"| `{run['form']}` | {run['dim']:.0e} | {peak:.1f} | {total} | {where} |")
 
 
 def _summarise(form: str, rows: list[Row]) -> None:

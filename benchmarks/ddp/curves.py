@@ -41,7 +41,7 @@ from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
 METHODS = (
     "sketch:64:cells=int4 sketch:128:cells=int4 sketch:256:cells=int4:exact_below=0 "
     "sketch:1024:cells=int4:exact_below=0 sketch:16 topk:0.001 topk:0.01 bf16 "
-    "plain power:1 power:4 power:16"
+    "plain power:1 power:4 power:16 lowrank:4:8 lowrank:8:8 lowrank:16:8"
 )
 WARM_UP = 20  # steps over which the rate of learning rises
 TEST_SEQUENCES = 2000

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fetchsgd.ddp import SketchState
 from fetchsgd.ddp.hook import exchange_of
 from fetchsgd.ddp.layout import Layout, Piece
+from fetchsgd.ddp.low_rank import LowRankBucket, is_worth_it
 
 Gradients = Sequence[Tensor]  # (workers, size) of each tensor
 SMALL = 1e-8
@@ -169,6 +170,44 @@ class Sketch:
         return list(rows[0].split(self.sizes))
 
 
+class LowRank:
+    """Our hook for matrices of low rank, on one bucket, for one rank after the other."""
+
+    is_linear = False
+
+    def __init__(
+        self, shapes: Sequence[torch.Size], rank: int, bits: int, workers: int, device: str
+    ) -> None:
+        self.sizes = [shape.numel() for shape in shapes]
+        starts = [sum(self.sizes[:at]) for at in range(len(self.sizes))]
+        pieces = [
+            Piece(str(at), start, size, shape)
+            for at, (start, size, shape) in enumerate(zip(starts, self.sizes, shapes, strict=True))
+        ]
+        layout = Layout.of(pieces, [is_worth_it(shape, rank) for shape in shapes])
+        self.ranks = [
+            LowRankBucket(layout, rank, bits, at, workers, torch.device(device))
+            for at in range(workers)
+        ]
+        self.sent = 0.0
+
+    def mean(self, gradients: Gradients, step: int) -> list[Tensor]:
+        if step < START:
+            return [each.mean(0) for each in gradients]
+        rows = torch.cat(list(gradients), dim=1)
+        pairs = zip(self.ranks, rows, strict=True)
+        first = summed([rank.first(row, 2 * step) for rank, row in pairs])
+        second = summed([rank.second(first, 2 * step + 1) for rank in self.ranks])
+        for rank in self.ranks:
+            rank.finish(second)
+        self.sent = float(sum(message.nbytes for message in (*first, *second)))
+        return list(rows[0].split(self.sizes))
+
+
+def summed(messages: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.stack(same).sum(0, dtype=same[0].dtype) for same in zip(*messages, strict=True)]
+
+
 def way(method: str, shapes: Sequence[torch.Size], workers: int, device: str, seed: int) -> Way:
     """From a text, as in rivals.py."""
     kind, *options = method.split(":")
@@ -176,6 +215,8 @@ def way(method: str, shapes: Sequence[torch.Size], workers: int, device: str, se
         return Plain(shapes, torch.float32 if kind == "plain" else torch.bfloat16)
     if kind == "power":
         return Power(shapes, int(options[0]), device, seed)
+    if kind == "lowrank":
+        return LowRank(shapes, int(options[0]), int(options[1]), workers, device)
     if kind == "topk":
         return TopK(shapes, float(options[0]), workers)
     given = dict(option.split("=") for option in options[1:])

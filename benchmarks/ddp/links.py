@@ -1,7 +1,7 @@
 """DistributedDataParallel over slow links: seconds a step, and whole runs, by real ranks.
 
     sudo FETCHSGD_DATA=... .venv/bin/python benchmarks/ddp/links.py --out ddp-links.json
-    ... --device cuda --curves ddp-curves.jsonl --runs "power:4 sketch:64:cells=int4"
+    ... --device cuda --curves ddp-curves.jsonl --runs "power:4 lowrank:4:8"
     ... --workers 2 --width 64 --layers 2 --methods "plain sketch:64" --steps 5      # a small try
 
 Four processes over gloo (worker.py), each in a network namespace of its own behind a link of
@@ -34,10 +34,10 @@ from measure import environment
 from switch import LinksError, Switch, bits_a_second
 
 METHODS = (
-    "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 "
+    "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 lowrank:4:8 lowrank:16:8 "
     "sketch:64:cells=int4 sketch:128:cells=int4 sketch:256:cells=int4:exact_below=0"
 )
-RUNS = "power:4 sketch:64:cells=int4 sketch:256:cells=int4:exact_below=0"
+RUNS = "power:4 lowrank:4:8 lowrank:16:8 sketch:256:cells=int4:exact_below=0"
 WARM = 6  # steps without a limit, in which kernels are compiled and hooks begin
 FEW = 3  # steps that are timed of methods that send everything
 PORT = 29400

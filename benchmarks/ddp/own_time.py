@@ -32,7 +32,8 @@ from fetchsgd.tasks.shakespeare import CharacterModel
 CHARACTERS, LENGTH = 74, 256
 METHODS = (
     "plain bf16 sketch:64:cells=int4 sketch:64:cells=int4:bucket_mb=1000 "
-    "sketch:64:cells=int4:feedback=0.9:bucket_mb=1000 sketch:16:bucket_mb=1000 power:4"
+    "sketch:64:cells=int4:feedback=0.9:bucket_mb=1000 sketch:16:bucket_mb=1000 power:4 "
+    "lowrank:4:8:bucket_mb=1000"
 )
 SIZES = "384x6x32 384x6x128 1024x10x32"  # 10.7 and 126 million weights
 WARM, STEPS = 6, 8

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
 
-from fetchsgd.ddp import SketchState, sketch_hook
+from fetchsgd.ddp import LowRankState, SketchState, low_rank_hook, sketch_hook
 
 START = 2  # PowerSGD and top-k keep errors by bucket, and buckets are rebuilt after the first step
 ONE_BUCKET = 100_000.0  # MB
@@ -72,7 +72,8 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 
 
 def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> DistributedDataParallel:
-    """From a text: plain, bf16, power:RANK, topk:SHARE, or sketch:COMPRESSION[:OPTION=...].
+    """From a text: plain, bf16, power:RANK, topk:SHARE, lowrank:RANK:BITS,
+    or sketch:COMPRESSION[:OPTION=...].
 
     `bucket_mb=...` is DDP's own option. hooked: plain DDP too reduces by way of Python.
     """
@@ -95,6 +96,10 @@ def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> Dist
         chosen = {name: KINDS[name](text) for name, text in given.items()}
         state = SketchState(ddp, float(options[0]), seed=seed, **chosen)
         ddp.register_comm_hook(state, sketch_hook)
+    elif kind == "lowrank":
+        rank, bits = options[:2]
+        ours = LowRankState(ddp, int(rank), cells=f"int{bits}", seed=seed)
+        ddp.register_comm_hook(ours, low_rank_hook)
     elif kind == "plain" and hooked:
         ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     elif kind != "plain":

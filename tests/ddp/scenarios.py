@@ -34,7 +34,7 @@ from training import (
     wrapped,
 )
 
-from fetchsgd.ddp import SketchState, sketch_hook
+from fetchsgd.ddp import LowRankState, SketchState, low_rank_hook, sketch_hook
 from fetchsgd.ddp.levels import Levels
 from fetchsgd.errors import UserError
 from fetchsgd.sketch import CountSketch
@@ -85,6 +85,26 @@ def replicas(folder):
         train(ddp, 20, rate=0.01)
         found[name] = [digest(weights(ddp)), state_digest(state)]
     return found
+
+
+def low_rank(folder):
+    """Several buckets, a layer that nobody uses, and an accuracy after three passes."""
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(
+        Alternating(), find_unused_parameters=True, bucket_cap_mb=SMALL_BUCKETS
+    )
+    state = LowRankState(ddp, 2)
+    ddp.register_comm_hook(state, low_rank_hook)
+    train(ddp, 6)
+    found = {"weights": digest(weights(ddp)), "finite": bool(weights(ddp).isfinite().all())}
+    ddp = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    state = LowRankState(ddp, 4)
+    ddp.register_comm_hook(state, low_rank_hook)
+    train(ddp, 80, rate=0.2)
+    task = digits()
+    with torch.no_grad():
+        right = ddp.module(task.test_inputs).argmax(1) == task.test_targets
+    return found | {"accuracy": float(right.float().mean()), "sent": state.sent_bytes}
 
 
 def rebuilt(folder):
@@ -243,7 +263,18 @@ def resumed(folder):
     return {"weights": digest(weights(ddp)), "state": state_digest(state)}
 
 
-ALONE = [as_plain, replicas, rebuilt, accumulated, unused, joined, learned, not_finite, mistakes]
+ALONE = [
+    as_plain,
+    replicas,
+    low_rank,
+    rebuilt,
+    accumulated,
+    unused,
+    joined,
+    learned,
+    not_finite,
+    mistakes,
+]
 
 
 def take_part(rank, folder, part, scenarios):

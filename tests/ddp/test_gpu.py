@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fetchsgd.ddp import SketchState, sketch_hook
+from fetchsgd.ddp import LowRankState, SketchState, low_rank_hook, sketch_hook
 
 pytestmark = pytest.mark.gpu
 
@@ -23,8 +23,12 @@ def group(tmp_path_factory):
 
 def trained(model, inputs, options, steps=6, group=None):
     ddp = DistributedDataParallel(model, bucket_cap_mb=1, process_group=group)
-    state = SketchState(ddp, **options) if options else None
-    if state:
+    state = None
+    if "rank" in options:
+        state = LowRankState(ddp, **options)
+        ddp.register_comm_hook(state, low_rank_hook)
+    elif options:
+        state = SketchState(ddp, **options)
         ddp.register_comm_hook(state, sketch_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     for step in range(steps):
@@ -80,3 +84,14 @@ def test_gloo_gives_the_bits_of_nccl(group, network_and_inputs, options):
     again, other = trained(copy.deepcopy(model), inputs, options, group=slow)
     assert first.equal(again)
     assert same(state, other)
+
+
+def test_gloo_gives_the_bits_of_nccl_for_matrices_of_low_rank(group, network_and_inputs):
+    model, inputs = network_and_inputs
+    plain, _ = trained(copy.deepcopy(model), inputs, {})
+    first, _ = trained(copy.deepcopy(model), inputs, {"rank": 4})
+    slow = dist.new_group(backend="gloo")
+    again, _ = trained(copy.deepcopy(model), inputs, {"rank": 4}, group=slow)
+    assert first.isfinite().all()
+    assert first.equal(again)
+    assert not first.equal(plain)

@@ -59,6 +59,17 @@ def test_weights_and_state_are_the_same_bits_on_all_ranks(found):
     assert len({weights for weights, _ in one.values()}) == len(one)  # all kinds train differently
 
 
+def test_matrices_of_low_rank(found):
+    one, two = (rank["low_rank"] for rank in found)
+    assert one == two
+    assert one["finite"]
+    plain = found[0]["learned"]["plain"]["accuracy"]
+    assert one["accuracy"] > plain - 0.05
+    # Of (64, 48) and (48, 32), factors of 4 columns in bytes; the rest is not worth it.
+    exact = 48 + 32 + 64 + 10 + 320
+    assert one["sent"] < 78 * (4 * (64 + 48 + 48 + 32) + 2 * (exact + 100)) + 8 * 5400 * 4
+
+
 def test_buckets_are_rebuilt_into_several_after_the_first_step(found):
     seen = found[0]["rebuilt"]
     assert [bucket for step, bucket, _ in seen if step == 0] == [0]

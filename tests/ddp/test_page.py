@@ -83,6 +83,26 @@ def test_rates_of_learning():
     assert f"with {ratio:.1f} times fewer bytes" in page
 
 
+def test_matrices_of_low_rank():
+    page = (ROOT / "docs/ddp.md").read_text()
+    lines = (ROOT / "benchmarks/results/ddp-low-rank-cpu.jsonl").read_text().splitlines()
+    rows = {row["method"]: row for row in map(json.loads, lines)}
+    for method, row in rows.items():
+        assert f"| `{method}` | {row['sent'] / 1e3:.0f} | {row['loss']:.3f} |" in page
+    ratio = rows["power:4"]["sent"] / rows["lowrank:4:8"]["sent"]
+    assert f"with {ratio:.1f} times fewer bytes nearly" in page
+
+
+def test_feedback():
+    page = (ROOT / "docs/ddp.md").read_text()
+    lines = (ROOT / "benchmarks/results/ddp-feedback-cpu.jsonl").read_text().splitlines()
+    for row in map(json.loads, lines):
+        assert f"| `{row['method']}` | {row['lr']:g} | {row['loss']:.3f} |" in page
+    rates = (ROOT / "benchmarks/results/ddp-rates-cpu.jsonl").read_text().splitlines()
+    without = min(row["loss"] for row in map(json.loads, rates) if "sketch" in row["method"])
+    assert all(json.loads(line)["loss"] > without for line in lines)
+
+
 def test_levels_of_four_bits():
     page = (ROOT / "docs/ddp.md").read_text()
     for row in results("ddp-four-cpu")["rows"]:

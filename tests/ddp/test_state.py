@@ -38,7 +38,7 @@ def model(width=50):
 
 def filled(state, value=2.0):
     for name, parameter in zip(state.names.values(), state.names, strict=True):
-        if state.is_compressed(parameter):
+        if state.is_wide(parameter.shape):
             fields = state.memory.bucket([name], [parameter.numel()], CPU)
             for tensor in fields.values():
                 tensor.fill_(value)
@@ -47,10 +47,10 @@ def filled(state, value=2.0):
 
 def test_vectors_and_small_tensors_are_compressed_only_if_asked_for():
     state = SketchState(model(), exact_below=200)
-    compressed = [name for parameter, name in state.names.items() if state.is_compressed(parameter)]
+    compressed = [name for parameter, name in state.names.items() if state.is_wide(parameter.shape)]
     assert compressed == ["0.weight"]
     everything = SketchState(model(), exact_below=0)
-    assert all(everything.is_compressed(parameter) for parameter in everything.names)
+    assert all(everything.is_wide(parameter.shape) for parameter in everything.names)
 
 
 def test_a_state_dict_holds_numbers_texts_and_tensors_alone(tmp_path):

@@ -169,6 +169,7 @@ def test_a_clients_part_is_readable_by_its_owner_alone(folder):
         ({"federation__directory": "/none/such"}, "cannot read the directory"),
         ({"upload__dropping": 0.45}, "a cohort of 6 clients does not go with"),
         ({"train__clients_per_round": 5}, "a cohort of 2 clients does not go with"),
+        ({"merge__name": "vetted", "merge__groups": 3}, "run the protocol once for each group"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -54,6 +54,14 @@ def test_three_processes_train_what_one_does(folder, way):
         assert own == pytest.approx(line, rel=1e-4)
 
 
+@pytest.mark.parametrize("way", ["one pass", "few bits", "local steps"])
+def test_as_many_processes_train_the_same_again(folder, way):
+    (first, lines), *_ = found(folder, way)[1]
+    (again, more), *_ = found(folder, f"{way}, again")[1]
+    assert torch.equal(again, first)
+    assert more == lines
+
+
 def test_every_process_knows_what_was_measured(folder):
     for way in WAYS:
         _, ranks = found(folder, way)

@@ -74,6 +74,7 @@ WAYS = {
     },
 }  # fmt: skip
 IN_BLOCKS = ("one pass", "few bits", "local batches", "local steps", "shaken", "shaken one by one")
+AGAIN = ("one pass", "few bits", "local steps")
 # Five of 12 clients: the last cohort of an epoch leaves one of three processes idle.
 ALWAYS = {"clients_per_round": 5, "eval_every": 1.0}
 
@@ -87,7 +88,8 @@ def ways(folder: Path) -> None:
 
 def _train_all(folder: Path, size: int, rank: int) -> None:
     blocks = [(f"{name}, in blocks", WAYS[name]) for name in IN_BLOCKS]
-    for name, settings in [*WAYS.items(), *blocks]:
+    again = [(f"{name}, again", WAYS[name]) for name in AGAIN]
+    for name, settings in [*WAYS.items(), *blocks, *again]:
         gathering.MOST_EXAMPLES = 6 if "blocks" in name else 1 << 14
         result = fs.simulate(**{"task": tiny, **ALWAYS, **settings})
         weights = parameters_to_vector(result.model.parameters()).detach()

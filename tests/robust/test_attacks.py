@@ -66,9 +66,27 @@ def test_replays_are_of_the_first_round_even_after_a_restart():
 
 def test_a_claim_of_a_billion_examples_is_nearly_all_of_the_mean():
     liars = Liars(Examples(0.1), 20)
-    shares = liars.claims(np.full(20, 3), CLIENTS)
+    shares = liars.claims(np.full(20, 3), CLIENTS, 0)
     assert float(shares.sum()) == pytest.approx(1)
     assert float(shares[liars.who].sum()) > 0.999999
+
+
+def test_sleepers_are_honest_until_their_round():
+    liars = Liars(Examples(0.3, after=5), 20)
+    assert torch.equal(liars.lie(vectors(), CLIENTS, 4), vectors())
+    assert not torch.equal(liars.lie(vectors(), CLIENTS, 5), vectors())
+    before, then = (liars.claims(np.full(20, 3), CLIENTS, round) for round in (4, 5))
+    torch.testing.assert_close(before, torch.full((20,), 0.05))
+    assert float(then[liars.who].sum()) > 0.999999
+
+
+def test_who_colludes_with_noise_sends_no_two_equal_vectors():
+    who, sent = told(Collude(0.3, apart=0.5))
+    lengths = sent[who].norm(dim=1)
+    torch.testing.assert_close(lengths, vectors().norm(dim=1).median().expand(6))
+    units = sent[who] / lengths[:, None]
+    cosines = (units @ units.T)[~torch.eye(6, dtype=torch.bool)]
+    assert 0.5 < float(cosines.min()) < float(cosines.max()) < 0.97
 
 
 def test_a_share_must_leave_liars_and_honest_clients():

@@ -58,6 +58,9 @@ WITH = {
     "merge.groups": {"merge": {"name": "median"}},
     "merge.clip": {"merge": {"name": "median"}},
     "merge.liars": {"merge": {"name": "trimmed"}},
+    "merge.odds": {"merge": {"name": "vetted"}},
+    "attack.after": {"attack": {"name": "flip"}},
+    "attack.apart": {"attack": {"name": "collude"}},
     "attack.share": {"attack": {"name": "flip"}},
     "attack.seed": {"attack": {"name": "flip"}},
 }

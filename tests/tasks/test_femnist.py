@@ -84,6 +84,16 @@ def test_digits_alone_need_ten_classes(folder, label, classes):
         assert femnist(folder=str(folder)).model().last.out_features == classes
 
 
+def test_a_small_network_on_the_same_data(folder):
+    task = femnist(folder=str(folder), channels=4)
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 4842
+    assert model(task.test_inputs).shape == (3, 10)
+    assert task.augment is None
+    with pytest.raises(ValueError, match=r"task\.channels must be at least 0, got -1"):
+        femnist(folder=str(folder), channels=-1)
+
+
 def test_users_without_samples_are_left_out_with_a_note(folder):
     write_shard(folder, "train", "all_data_2.json", {"nobody": [], "no one": [], "zoe": [1]})
     write_shard(folder, "test", "all_data_2.json", {"zoe": []})

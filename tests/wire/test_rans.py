@@ -150,3 +150,36 @@ def test_too_few_and_too_many_words_are_refused(n):
             rans.decode_into(out, memoryview(bad), model)
     with pytest.raises(WireError, match="below 65536"):
         rans.decode_into(out, memoryview(b"\1\0\0\0" + data[4:]), model)
+
+
+@pytest.mark.parametrize("sizes", [(20_000, 20_000), (20_001, 20_001), (20_000, 17_000), (9, 9)])
+def test_two_segments_at_once_are_each_as_alone(sizes):
+    rng = np.random.default_rng(0)
+    symbols = [skewed(n, rng) for n in sizes]
+    model = model_of(np.concatenate(symbols))
+    parts = [memoryview(rans.encode(part, model)) for part in symbols]
+    outs = [np.empty(n, dtype=np.uint8) for n in sizes]
+    rans.decode_segments(outs, parts, model)
+    assert all((out == part).all() for out, part in zip(outs, symbols, strict=True))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_of_two_segments_at_once_a_bad_one_is_refused_as_alone(which):
+    rng = np.random.default_rng(which)
+    n = 20_000
+    symbols = [skewed(n, rng) for _ in range(2)]
+    model = model_of(np.concatenate(symbols))
+    good = [rans.encode(part, model) for part in symbols]
+    bad = [good[which][:-2], good[which][:16], good[which] + b"\0\0", b"\1\0\0\0" + good[which][4:]]
+    for _ in range(100):
+        flipped = bytearray(good[which])
+        flipped[rng.integers(len(flipped))] ^= 1 << rng.integers(8)
+        bad.append(bytes(flipped))
+    for data in bad:
+        parts = [memoryview(data if i == which else part) for i, part in enumerate(good)]
+        outs = [np.empty(n, dtype=np.uint8) for _ in range(2)]
+        try:
+            rans.decode_segments(outs, parts, model)
+        except WireError:
+            continue
+        assert rans.encode(outs[which], model) == data

@@ -25,11 +25,8 @@ from fetchsgd.ddp.fused import FusedBucket, can_fuse
 from fetchsgd.ddp.keys import draw
 from fetchsgd.ddp.layout import Layout, of_pieces
 from fetchsgd.ddp.levels import Levels
+from fetchsgd.ddp.reducing import Gradient, check_dtype, in_a_thread, plain_mean
 from fetchsgd.ddp.state import SketchState
-from fetchsgd.errors import UserError
-from fetchsgd.sketch.checks import FLOATS
-
-Gradient = torch.futures.Future[Tensor]
 
 
 def sketch_hook(
@@ -38,11 +35,7 @@ def sketch_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """The hook: `model.register_comm_hook(SketchState(model), sketch_hook)`."""
     buffer = bucket.buffer()
-    if buffer.dtype not in FLOATS:
-        raise UserError(
-            f"gradients must be float32, bfloat16 or float16 to be compressed, got {buffer.dtype}; "
-            "leave the hook out, or train in one of these"
-        )
+    check_dtype(buffer)
     state.check_agreement(buffer.device)
     step = state.step
     if bucket.is_last():
@@ -119,41 +112,12 @@ def beside_backward(
     Callbacks of NCCL's futures would do too, but each has another stream, and memory that one
     stream has given back is of no use to the next: they would ask the driver for more of it.
     """
-    side = state.side_stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
+    with state.beside(device):
         exchange = make()
         for work in send(state, exchange):
             work.wait()
         future: Gradient = torch.futures.Future(devices=[device])
         future.set_result(exchange.finish())
-    return future
-
-
-def in_a_thread(
-    state: SketchState,
-    device: torch.device,
-    works: list[dist.Work],
-    finish: Callable[[], Tensor],
-) -> Gradient:
-    """For gloo, which sums on the host: a thread waits for it, while the backward pass goes on.
-
-    In a callback of gloo's future, what it has summed may still be on its way to the GPU, and to
-    wait for that would be to wait for the callback.
-    """
-    side = state.side_stream(device)
-    future: Gradient = torch.futures.Future(devices=[device])
-
-    def wait() -> None:
-        try:
-            with torch.cuda.device(device), torch.cuda.stream(side):
-                for work in works:
-                    work.wait()
-                future.set_result(finish())
-        except Exception as error:
-            future.set_exception(error)  # type: ignore[arg-type]
-
-    state.thread().submit(wait)
     return future
 
 
@@ -167,15 +131,4 @@ def when_here(state: SketchState, exchange: Exchange | FusedBucket) -> Gradient:
         return exchange.finish()
 
     future: Gradient = works[-1].get_future().then(finish)
-    return future
-
-
-def plain_mean(state: SketchState, buffer: Tensor) -> Gradient:
-    """As DDP without a hook."""
-    group = state.group
-    state.sent_bytes += buffer.nbytes
-    work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
-    if buffer.is_cuda and dist.get_backend(group) != "nccl":
-        return in_a_thread(state, buffer.device, [work], lambda: buffer)
-    future: Gradient = work.get_future().then(lambda _: buffer)
     return future

@@ -57,24 +57,24 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check("compression", self.compression, 1.0, 1e6)
+        check_number("compression", self.compression, 1.0, 1e6)
         if self.cells not in BITS:
             raise UserError(f"cells must be one of {', '.join(BITS)}, got {self.cells!r}")
         if self.decode not in ("prior", "unbiased"):
             raise UserError(f"decode must be 'prior' or 'unbiased', got {self.decode!r}")
-        _check("start_iter", self.start_iter, 0, 2**40)
-        _check("top_k", self.top_k, 0.0, 1.0)
-        _check("momentum", self.momentum, 0.0, 1.0)
-        _check("noise_limit", self.noise_limit, 1.0, 1e6)
-        _check("balance", self.balance, 0.0, 1.0)
-        _check("exact_below", self.exact_below, 0, 2**60)
-        _check("feedback", self.feedback, 0.0, 1.0)
+        check_number("start_iter", self.start_iter, 0, 2**40)
+        check_number("top_k", self.top_k, 0.0, 1.0)
+        check_number("momentum", self.momentum, 0.0, 1.0)
+        check_number("noise_limit", self.noise_limit, 1.0, 1e6)
+        check_number("balance", self.balance, 0.0, 1.0)
+        check_number("exact_below", self.exact_below, 0, 2**60)
+        check_number("feedback", self.feedback, 0.0, 1.0)
         if self.feedback and (self.top_k or self.decode == "prior"):
             raise UserError(
                 f"feedback={self.feedback:g} goes with decode='unbiased' and top_k=0 alone, got "
                 f"decode={self.decode!r} and top_k={self.top_k:g}"
             )
-        _check("seed", self.seed, 0, 2**63 - 1)
+        check_number("seed", self.seed, 0, 2**63 - 1)
 
     @property
     def has_levels(self) -> bool:
@@ -127,7 +127,7 @@ class Settings:
         return VectorServer(dim, max(math.ceil(self.top_k * dim), 1), self.momentum)
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
+def check_number(name: str, value: float, low: float, high: float) -> None:
     kind = int if isinstance(high, int) else (int, float)
     if isinstance(value, bool) or not isinstance(value, kind):
         raise UserError(f"{name} must be a {'whole ' if kind is int else ''}number, got {value!r}")

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
+from fetchsgd.ddp.base import HookState
 from fetchsgd.ddp.fused import FusedBucket
-from fetchsgd.ddp.layout import Layout, pieces_of
+from fetchsgd.ddp.layout import Layout
 from fetchsgd.ddp.memory import Kept, Memory
 from fetchsgd.ddp.settings import Cells, Settings
 from fetchsgd.errors import UserError
 
 FORMAT = 1
-# What hashes and readings follow from; ranks that differ in one of them train apart.
-SHARED = "settings, step and memory"
 
 
-class SketchState:
+class SketchState(HookState):
     """The state of `sketch_hook`; `Settings` says what the options mean.
 
     model: the model that is trained, wrapped or not, to know parameters by their names.
@@ -64,69 +60,10 @@ class SketchState:
             feedback=feedback,
             seed=seed,
         )
-        module = model
-        if isinstance(model, DistributedDataParallel):
-            module = model.module
-            process_group = process_group or model.process_group
-        self.names: dict[Tensor, str] = {
-            parameter: name
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        }
-        if not self.names:
-            raise UserError("the model has no trainable parameters, so there is nothing to reduce")
-        self.places = {name: place for place, name in enumerate(self.names.values())}
-        self.process_group = process_group
+        super().__init__(model, process_group)
         self.memory = Memory(self.settings.fields)
         self.errors = Memory({"left": True})  # this rank's own, with feedback
-        self.step = 0
-        self.sent_bytes = 0
-        self._agreed_in: dist.ProcessGroup | None = None
-        self._side: torch.cuda.Stream | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._layouts: dict[tuple[int, ...], Layout] = {}
         self._fused: dict[tuple[int, Layout], FusedBucket] = {}
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        group = self.process_group or dist.group.WORLD
-        if group is None:
-            raise UserError("there is no process group; call torch.distributed.init_process_group")
-        return group
-
-    def side_stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The same in every step, so that memory is used again."""
-        if self._side is None:
-            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return self._side
-
-    def thread(self) -> ThreadPoolExecutor:
-        """One, so that buckets are read in the order in which they were sent."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "fetchsgd-ddp")
-        return self._thread
-
-    def names_of(self, parameters: Sequence[Tensor]) -> list[str]:
-        """Of a bucket's parameters."""
-        try:
-            return [self.names[parameter] for parameter in parameters]
-        except KeyError:
-            raise UserError(
-                "a bucket has a parameter that is not of the model which SketchState was made "
-                "with; make a state of its own for each model, after its parameters are there"
-            ) from None
-
-    def layout(self, bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
-        """Where its tensors are in it; DDP may put others into a bucket of the same place."""
-        parameters = bucket.parameters()
-        key = tuple(map(id, parameters))
-        if key not in self._layouts:
-            names = self.names_of(parameters)
-            pieces = pieces_of(bucket.buffer(), bucket.gradients(), names)
-            pieces.sort(key=lambda piece: self.places[piece.name])
-            is_wide = [self.settings.is_compressed(piece.shape) for piece in pieces]
-            self._layouts[key] = Layout.of(pieces, is_wide)
-        return self._layouts[key]
 
     def fused(
         self, layout: Layout, index: int, buffer: Tensor, rank: int, world: int
@@ -139,8 +76,8 @@ class SketchState:
             self._fused[key] = FusedBucket(self.settings, layout, index, buffer, rank, world)
         return self._fused[key]
 
-    def is_compressed(self, parameter: Tensor) -> bool:
-        return self.settings.is_compressed(parameter.shape)
+    def is_wide(self, shape: torch.Size) -> bool:
+        return self.settings.is_compressed(shape)
 
     def state_dict(self) -> dict[str, Any]:
         """The same on every rank, but for the devices: numbers, texts and tensors alone."""
@@ -186,7 +123,7 @@ class SketchState:
                 )
 
     def _check_parameters(self, kept: Kept) -> None:
-        shapes = {name: p for p, name in self.names.items() if self.is_compressed(p)}
+        shapes = {name: p for p, name in self.names.items() if self.is_wide(p.shape)}
         if absent := sorted(set(shapes) - set(kept)) if kept else []:
             raise UserError(f"the state is of another model: it has no {absent[0]!r}")
         for name, fields in kept.items():
@@ -204,27 +141,11 @@ class SketchState:
                         f"numbers, got {0 if found is None else found.numel()}"
                     )
 
-    def check_agreement(self, device: torch.device) -> None:
-        """Once in each process group: ranks that differ would train apart without an error."""
-        group = self.group
-        if self._agreed_in is group:
-            return
-        own = torch.tensor([self._digest()], device=device)
-        all_ranks = [torch.zeros_like(own) for _ in range(group.size())]
-        dist.all_gather(all_ranks, own, group=group)
-        others = [rank for rank, digest in enumerate(all_ranks) if not digest.equal(all_ranks[0])]
-        if others:
-            raise UserError(
-                f"SketchState differs between rank 0 and rank {others[0]} in its {SHARED}; make it "
-                "with the same options everywhere, and load one rank's state_dict on all of them"
-            )
-        self._agreed_in = group
-
-    def _digest(self) -> int:
-        hash = hashlib.sha256(json.dumps([asdict(self.settings), self.step]).encode())
-        hash.update(json.dumps([(n, list(p.shape)) for p, n in self.names.items()]).encode())
+    def digest(self) -> Any:
+        hash = super().digest()
+        hash.update(json.dumps([asdict(self.settings), self.step]).encode())
         for name, fields in self.memory.copies().items():
             hash.update(name.encode())
             for tensor in fields.values():
                 hash.update(tensor.cpu().numpy().tobytes())
-        return int.from_bytes(hash.digest()[:7])
+        return hash

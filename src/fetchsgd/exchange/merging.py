@@ -20,7 +20,7 @@ from torch import Tensor
 from fetchsgd.exchange.messages import Answer
 from fetchsgd.exchange.rejections import Reason, RejectedError
 from fetchsgd.methods import Message, Reply
-from fetchsgd.methods.messages.linear import PIECE
+from fetchsgd.methods.messages.merge_loops import sum_of_squares
 from fetchsgd.quantisers import Quantiser
 from fetchsgd.robust import Merger
 from fetchsgd.server.rounds import Merged
@@ -125,14 +125,8 @@ def length(numbers: Tensor) -> float:
     rows = numbers.view(-1, numbers.shape[-1])
     if numbers.device.type != "cpu":
         return float(torch.linalg.vector_norm(rows.double(), dim=1).max())
-    # Piece by piece: a table of doubles would not fit into the processor's cache.
-    squares = [sum(_squared(piece) for piece in torch.split(row, PIECE)) for row in rows]
+    squares = [float(sum_of_squares(row)) for row in rows.detach().numpy()]
     return math.nan if any(map(math.isnan, squares)) else math.sqrt(max(squares))
-
-
-def _squared(piece: Float32[Tensor, " size"]) -> float:
-    doubles = piece.double()
-    return float(torch.dot(doubles, doubles))
 
 
 def _within_norm(numbers: Tensor, norm: float, expected: Expected) -> Tensor:

@@ -57,10 +57,14 @@ class NoAttack:
 
 @dataclass(frozen=True)
 class Attack:
-    """What all attacks have. share: of the clients of the task, drawn from the seed."""
+    """What all attacks have. share: of the clients of the task, drawn from the seed.
+
+    after: so many rounds, in which liars are still honest.
+    """
 
     share: float = 0.1
     seed: int = 0
+    after: int = 0
 
     is_on: ClassVar[bool] = True
 
@@ -69,6 +73,8 @@ class Attack:
             raise UserError(f"attack.share must be above 0 and below 1, got {self.share}")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"attack.seed must be from 0 to 2^63 - 1, got {self.seed}")
+        if self.after < 0:
+            raise UserError(f"attack.after must be a number of rounds, got {self.after}")
 
     def instead(self, scene: Scene) -> Vectors:
         """What the liars send, a row for each."""
@@ -109,11 +115,25 @@ class Noise(Attack):
 
 @dataclass(frozen=True)
 class Collude(Attack):
-    """All send the same: against the mean of all, as long as the others' vectors."""
+    """All send the same: against the mean of all, as long as the others' vectors.
+
+    apart: with noise of so many times that length, of each its own, so that nobody sees they agree.
+    """
+
+    apart: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.apart < math.inf:
+            raise UserError(f"attack.apart must be at least 0, got {self.apart}")
 
     def instead(self, scene: Scene) -> Vectors:
-        against = -scene.vectors.mean(0, keepdim=True)
-        return _as_long(against, scene.usual).expand_as(scene.lies)
+        against = _as_long(-scene.vectors.mean(0, keepdim=True), scene.usual)
+        if not self.apart:
+            return against.expand_as(scene.lies)
+        shape, device = scene.lies.shape, scene.vectors.device
+        noise = torch.randn(shape, generator=scene.generator, device=device)
+        return _as_long(against + self.apart * _as_long(noise, scene.usual), scene.usual)
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,7 @@ class Liars:
     def lie(self, vectors: Vectors, clients: NDArray[np.int64], round: int) -> Vectors:
         """The vectors with those of liars replaced."""
         is_liar = torch.from_numpy(np.isin(clients, self.who)).to(vectors.device)
-        if not bool(is_liar.any()):
+        if not bool(is_liar.any()) or round < self.attack.after:
             return vectors
         drawn = number(self.attack.seed, "attack", NOISE, round, int(clients[0]))
         generator = torch.Generator(vectors.device).manual_seed(drawn)
@@ -200,10 +220,11 @@ class Liars:
         return told
 
     def claims(
-        self, examples: NDArray[np.int64], clients: NDArray[np.int64]
+        self, examples: NDArray[np.int64], clients: NDArray[np.int64], round: int
     ) -> Float32[Tensor, " n"]:
         """The share of each client in a mean, by the examples that it says it has."""
-        factors = np.where(np.isin(clients, self.who), self.attack.claim(1.0), 1.0)
+        lies = np.isin(clients, self.who) & (round >= self.attack.after)
+        factors = np.where(lies, self.attack.claim(1.0), 1.0)
         told = torch.from_numpy(examples * factors)
         return (told / told.sum()).float()
 

@@ -23,7 +23,7 @@ from torch import Tensor
 Rows = Float32[Tensor, "groups numbers"]
 
 SAME = 0.99  # cosines above this are of rows that say the same
-SHARPEST = 16.0  # one round is not evidence enough against a row that is confirmed by a fifth
+SHARPEST = 25.0  # a single round does not leave out who is confirmed by an eighth of the usual
 EVEN = 0.3  # of the usual score: less speaks for a lie, more against it
 BOUNDS = (-1.0, 2.0)  # of a score over the usual one: nothing weighs more in a single round
 TINY = 1e-30

@@ -57,8 +57,8 @@ def _in_a_sum(quantiser: Modular, clients: int, groups: int) -> int:
         raise UserError(
             f"merge.groups = {groups} of train.clients_per_round = {clients} are sums of "
             f"{smallest or 'one or no'} {'client' if smallest <= 1 else 'clients'}, which hide "
-            f"nobody; with upload.sum = 'modular' a group needs at least {LEAST}: take merge.groups "
-            f"of at most {clients // LEAST}, or leave out upload.sum"
+            f"nobody; with upload.sum = 'modular' a group needs at least {LEAST}: take "
+            f"merge.groups of at most {clients // LEAST}, or leave out upload.sum"
         )
     if quantiser.secure:
         quantiser.safety(smallest)

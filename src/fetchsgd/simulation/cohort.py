@@ -209,7 +209,8 @@ class CohortAtWork:
         memory, kept = without_inner(memory)
         told = None
         if self.liars is not None and self.gatherer.averaging == "examples":
-            told = self.liars.claims(self.gatherer.weights(clients), clients).to(weights.device)
+            held = self.gatherer.weights(clients)
+            told = self.liars.claims(held, clients, round).to(weights.device)
         sent: Sum | None = None
         losses: list[Tensor] = []
         for places, part, generator in self._chunks(clients, share, round, weights):

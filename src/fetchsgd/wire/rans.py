@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fetchsgd.wire.errors import WireError
-from fetchsgd.wire.rans_loops import LANES, LOWEST, count_symbols, pop_symbols, push_symbols
+from fetchsgd.wire.rans_loops import (
+    LANES,
+    LOWEST,
+    count_symbols,
+    pop_symbols,
+    pop_two,
+    push_symbols,
+)
 from fetchsgd.wire.reader import Reader, number_bytes
 
 SYMBOLS = 256
@@ -137,15 +144,41 @@ def encode(symbols: NDArray[np.uint8], model: Model) -> bytes:
 
 def decode_into(out: NDArray[np.uint8], data: memoryview, model: Model) -> None:
     """The opposite of `encode`: symbols until `out` is full, which must use up all of `data`."""
-    head = lanes(len(out)) * STATE_BYTES
+    words, states = _words_and_states(data, len(out))
+    _check_end(pop_symbols(out, words, states, *model.for_decoding), words, states)
+
+
+def decode_segments(outs: list[NDArray[np.uint8]], parts: list[memoryview], model: Model) -> None:
+    """`decode_into` of one segment, or of two at once."""
+    if len(outs) == 1 or len(outs[0]) != len(outs[1]) or lanes(len(outs[0])) == 1:
+        for out, data in zip(outs, parts, strict=True):
+            decode_into(out, data, model)
+        return
+    (words_a, states_a), (words_b, states_b) = (
+        _words_and_states(data, len(out)) for out, data in zip(outs, parts, strict=True)
+    )
+    tables = model.for_decoding
+    used_a, used_b = pop_two(outs[0], outs[1], words_a, words_b, states_a, states_b, *tables)
+    _check_end(used_a, words_a, states_a)
+    _check_end(used_b, words_b, states_b)
+
+
+def _words_and_states(
+    data: memoryview, symbols: int
+) -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
+    """Words with as many zeros behind them as the loops may look ahead; states that may be."""
+    head = lanes(symbols) * STATE_BYTES
     states = np.frombuffer(data[:head], dtype="<u4").astype(np.uint32)
     given = np.frombuffer(data[head:], dtype="<u2")
     words = np.zeros(len(given) + LANES, dtype=np.uint16)
     words[: len(given)] = given
     if (states < LOWEST).any():
         raise WireError("a state of the entropy coder is below 65536")
-    used = pop_symbols(out, words, states, *model.for_decoding)
-    if used != len(given) or (states != LOWEST).any():
+    return words, states
+
+
+def _check_end(used: int, words: NDArray[np.uint16], states: NDArray[np.uint32]) -> None:
+    if used != len(words) - LANES or (states != LOWEST).any():
         raise WireError("entropy-coded data do not end where they should")
 
 

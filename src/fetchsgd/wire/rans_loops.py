@@ -16,6 +16,7 @@ LANES = 4
 LOWEST = np.uint32(1 << 16)
 _MASK = np.uint32((1 << 14) - 1)
 _14 = np.uint32(14)
+_1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
 _16 = np.uint32(16)
 _LOW16 = np.uint32(0xFFFF)
 _WORD = np.uint64(16)
@@ -63,7 +64,10 @@ def push_symbols(symbols, words, states, frequency, start, reciprocal):
 
 @njit(nogil=True, cache=True)
 def _pop(x, out, i, words, at, lookup, table):
-    """Decode one symbol; `table` holds frequency and start in one number."""
+    """Decode one symbol; `table` holds frequency and start in one number.
+
+    Places are unsigned: for a signed one numba asks each time whether it counts from the end.
+    """
     slot = x & _MASK
     symbol = lookup[slot]
     out[i] = symbol
@@ -71,7 +75,29 @@ def _pop(x, out, i, words, at, lookup, table):
     x = np.uint32((packed >> _16) * (x >> _14) + slot - (packed & _LOW16))
     low = x < LOWEST
     refilled = np.uint32((x << _16) | np.uint32(words[at]))
-    return (refilled if low else x), at + np.int64(low)
+    return (refilled if low else x), at + np.uint64(low)
+
+
+@njit(nogil=True, cache=True)
+def _pop_round(x, out, i, words, at, lookup, table):
+    """Decode one symbol of each lane."""
+    x0, at = _pop(x[0], out, i, words, at, lookup, table)
+    x1, at = _pop(x[1], out, i + _1, words, at, lookup, table)
+    x2, at = _pop(x[2], out, i + _2, words, at, lookup, table)
+    x3, at = _pop(x[3], out, i + _3, words, at, lookup, table)
+    return (x0, x1, x2, x3), at
+
+
+@njit(nogil=True, cache=True)
+def _pop_rest(out, first, words, at, states, lookup, table):
+    """Decode from symbol `first` on, one after another."""
+    available = np.uint64(words.size - LANES)
+    for i in range(first, out.size):
+        if at > available:
+            return -1
+        lane = i % states.size
+        states[lane], at = _pop(states[lane], out, np.uint64(i), words, at, lookup, table)
+    return np.int64(at)
 
 
 @njit(nogil=True, cache=True)
@@ -80,26 +106,38 @@ def pop_symbols(out, words, states, lookup, table):
 
     `words` ends with 4 places more than there are words, so that one check a round is enough.
     """
-    at = np.int64(0)
-    available = words.size - LANES
-    lanes = states.size
-    whole = out.size - out.size % LANES if lanes == LANES else 0
+    at, available = np.uint64(0), np.uint64(words.size - LANES)
+    whole = out.size - out.size % LANES if states.size == LANES else 0
     if whole:
-        x0, x1, x2, x3 = states[0], states[1], states[2], states[3]
-        for i in range(0, whole, LANES):
+        x = (states[0], states[1], states[2], states[3])
+        for i in range(np.uint64(0), np.uint64(whole), np.uint64(LANES)):
             if at > available:
                 return -1
-            x0, at = _pop(x0, out, i, words, at, lookup, table)
-            x1, at = _pop(x1, out, i + 1, words, at, lookup, table)
-            x2, at = _pop(x2, out, i + 2, words, at, lookup, table)
-            x3, at = _pop(x3, out, i + 3, words, at, lookup, table)
-        states[0], states[1], states[2], states[3] = x0, x1, x2, x3
-    for i in range(whole, out.size):
-        if at > available:
-            return -1
-        lane = i % lanes
-        states[lane], at = _pop(states[lane], out, i, words, at, lookup, table)
-    return at
+            x, at = _pop_round(x, out, i, words, at, lookup, table)
+        states[0], states[1], states[2], states[3] = x
+    return _pop_rest(out, whole, words, at, states, lookup, table)
+
+
+@njit(nogil=True, cache=True)
+def pop_two(out_a, out_b, words_a, words_b, states_a, states_b, lookup, table):
+    """`pop_symbols` of two segments of four lanes, the same number of symbols in both.
+
+    A lane waits for its own last symbol most of the time; eight lanes fill that time.
+    """
+    at_a, at_b = np.uint64(0), np.uint64(0)
+    most_a, most_b = np.uint64(words_a.size - LANES), np.uint64(words_b.size - LANES)
+    whole = out_a.size - out_a.size % LANES
+    a = (states_a[0], states_a[1], states_a[2], states_a[3])
+    b = (states_b[0], states_b[1], states_b[2], states_b[3])
+    for i in range(np.uint64(0), np.uint64(whole), np.uint64(LANES)):
+        if at_a > most_a or at_b > most_b:
+            return -1, -1
+        a, at_a = _pop_round(a, out_a, i, words_a, at_a, lookup, table)
+        b, at_b = _pop_round(b, out_b, i, words_b, at_b, lookup, table)
+    states_a[0], states_a[1], states_a[2], states_a[3] = a
+    states_b[0], states_b[1], states_b[2], states_b[3] = b
+    used_a = _pop_rest(out_a, whole, words_a, at_a, states_a, lookup, table)
+    return used_a, _pop_rest(out_b, whole, words_b, at_b, states_b, lookup, table)
 
 
 @njit(nogil=True, cache=True)

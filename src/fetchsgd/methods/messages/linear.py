@@ -19,6 +19,7 @@ from fetchsgd.methods.messages.base import (
     refuse_unless,
     round_one,
 )
+from fetchsgd.methods.messages.merge_loops import add_weighted
 from fetchsgd.privacy.clipping import Limit, clip
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
 from fetchsgd.sketch import CountSketch, Table
@@ -33,8 +34,6 @@ from fetchsgd.wire import (
 )
 from fetchsgd.wire.header import DENSE, SKETCHES
 from fetchsgd.wire.sizes import HEADER_BYTES
-
-PIECE = 1 << 16  # numbers that stay in the processor's cache as doubles
 
 
 @dataclass(frozen=True)
@@ -166,10 +165,8 @@ class LinearMessage(_Stateless):
         if total.device.type != "cpu":
             total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
             return
-        sums, numbers = total.view(-1), reply.numbers.cpu().reshape(-1)
-        pieces = zip(torch.split(sums, PIECE), torch.split(numbers, PIECE), strict=True)
-        for part, more in pieces:
-            part.add_(more.double(), alpha=weight)
+        numbers = reply.numbers.cpu().reshape(-1)
+        add_weighted(total.view(-1).numpy(), numbers.detach().numpy(), float(weight))
 
     def predicted_bytes(self, payload: Payload) -> float:
         return HEADER_BYTES + payload.values.section_bytes()

@@ -349,6 +349,10 @@ MEANINGS: dict[str, Meaning] = {
     "attack.name": Meaning("what liars among simulated clients send"),
     "attack.share": Meaning("of the clients that lie", 0, 1, above=True, below=True),
     "attack.seed": Meaning("from which follows who lies", 0, "2^63 - 1"),
+    "attack.after": Meaning("rounds in which liars are still honest", 0),
+    "attack.apart": Meaning(
+        "noise that hides their agreement, over the length of what they send", 0
+    ),
     "attack.factor": Meaning("so many times their own vector"),
     "attack.deviations": Meaning(
         "so many below the mean; 0 takes as many as hide the liars behind some honest clients"

@@ -16,7 +16,7 @@ from fetchsgd.sums.kernels.cpu_lanes import LANES
 from fetchsgd.sums.layout import Layout
 from fetchsgd.threads import run_in_order
 
-WIDTH = 96  # columns of a tile, at most; fewer are moved in pieces that are too short
+WIDTH = 400  # columns of a strip, at most; fewer are moved in pieces that are too short
 TASKS = 4  # for each thread
 
 
@@ -32,7 +32,7 @@ def rotate(
 ) -> Float32[Tensor, "n cells"]:
     """Signs, then the Hadamard matrix of each block."""
     out = torch.empty(len(rows), layout.cells)
-    _rotate(out, rows, signs, layout, loops.BEFORE)
+    _rotate(out, rows, signs, layout, back=False)
     return out
 
 
@@ -41,30 +41,35 @@ def rotate_back(
 ) -> Float32[Tensor, "n count"]:
     """The Hadamard matrix, which is its own inverse, then signs."""
     out = torch.empty(len(rows), layout.count)
-    _rotate(out, rows, signs, layout, loops.AFTER)
+    _rotate(out, rows, signs, layout, back=True)
     return out
 
 
-def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, flips: int) -> None:
+def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, *, back: bool) -> None:
     target, source, (block, blocks) = out.numpy(), rows.numpy(), (layout.block, layout.blocks)
-    words = np.append(signs.numpy(), np.zeros(2, np.int32))
+    # Bits are read four bytes at a time, the last of them behind the end.
+    bits = np.append(signs.numpy(), np.int32(0)).view(np.uint8)
     scale = np.float32(1 / math.sqrt(block))
-    width = max(min(WIDTH, blocks // LANES * LANES), LANES)
-    tiles = len(rows) * (1 if blocks < LANES else -(-blocks // width))
-    step = max(tiles // (TASKS * torch.get_num_threads()), 1)
+    width = _width(blocks)
+    strips = len(rows) * (1 if blocks < LANES else -(-blocks // width))
+    step = max(strips // (TASKS * torch.get_num_threads()), 1)
 
     def rotate_some(first: int) -> None:
-        last = min(first + step, tiles)
+        last = min(first + step, strips)
         if blocks < LANES:
-            buffer = np.empty(layout.cells, dtype=np.float32)
-            loops.rotate_narrow(
-                target, source, words, blocks, block, flips, scale, buffer, first, last
+            loops.rotate_narrow(target, source, bits, blocks, block, back, scale, first, last)
+        else:
+            loops.rotate_strips(
+                target, source, bits, blocks, block, width, back, scale, first, last
             )
-            return
-        tile = np.empty(loops.tile_cells(block, width), dtype=np.float32)
-        loops.rotate_tiles(
-            target, source, words, blocks, block, width, flips, scale, tile, first, last
-        )
 
     if layout.cells:
-        list(run_in_order(rotate_some, range(0, tiles, step), rows.numel()))
+        list(run_in_order(rotate_some, range(0, strips, step), rows.numel()))
+
+
+def _width(blocks: int) -> int:
+    """Columns of a strip: whole vectors, and as many strips for each thread."""
+    threads = torch.get_num_threads()
+    strips = -(-blocks // (WIDTH * threads)) * threads
+    wanted = -(-blocks // (strips * LANES)) * LANES
+    return min(wanted, blocks // LANES * LANES)
