@@ -52,7 +52,7 @@ def test_trains_from_a_file_into_a_numbered_folder(tmp_path):
         (["train", "digit"], "error: there is no task 'digit'; did you mean 'digits'"),
         (
             ["train", "tinytask:tiny", "--set", "k=100"],
-            "error: method.k must be from 1 to 75, got 100",
+            "error: method.k must be from 0 to 75, got 100",
         ),
         (["train", "missing.toml"], "error: cannot read missing.toml: No such file"),
         (["train", "tinytask:tiny", "--resume"], "error: --resume needs the folder of a run"),

@@ -114,7 +114,7 @@ def test_processes_end_together_and_one_says_why(folder):
         "mistake": [2, 2], "many": [2, 2], "diverged": [3, 3], "killed": [4, -9],
         "first killed": [-9, 4], "stopped": [130, 130],
     }  # fmt: skip
-    assert said["mistake"].count("method.k must be from 1 to 75, got -1") == 1
+    assert said["mistake"].count("method.k must be from 0 to 75, got -1") == 1
     assert said["many"].count("run it without torchrun") == 1
     assert said["diverged"].count("diverged: the loss became") == 1
     assert json.loads((folder / "diverged" / "result.json").read_text())["status"] == "diverged"

@@ -49,7 +49,7 @@ def test_only_what_is_trainable_is_trained(method, sets, weight_decay, tmp_path)
 
 
 def test_sweeps_and_budgets_count_what_is_trainable(tmp_path):
-    with pytest.raises(UserError, match=r"method.k must be from 1 to 39, got 40"):
+    with pytest.raises(UserError, match=r"method.k must be from 0 to 39, got 40"):
         plan({**PARTLY, "sweep": [{"method.k": [40]}]}, "the test")
     command = [sys.executable, "-m", "fetchsgd", "train", "partlytrained:task", "--budget", "2x"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -34,7 +34,7 @@ def test_lists_make_every_combination():
             {"sweep": [{"schedule.peak": [0.1234567, 0.12345671]}]},
             "two runs 'fetchsgd-peak0.123457', though their settings differ",
         ),
-        ({"sweep": [{"method.k": [5, 99]}]}, "run 'fetchsgd-k99': method.k must be from 1 to 75"),
+        ({"sweep": [{"method.k": [5, 99]}]}, "run 'fetchsgd-k99': method.k must be from 0 to 75"),
         ({"sweep": [{"method.kk": 5}]}, "no setting method.kk; did you mean 'k'"),
     ],
 )
