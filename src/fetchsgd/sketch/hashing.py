@@ -15,14 +15,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fetchsgd.threads import run_in_order
-
 # A placement is `start << 1 | negative` in an int32, so starts have 30 bits.
 MAX_COLS = 1 << 30
 # Block numbers are packed with a sign in the same way.
 MAX_BLOCKS = 1 << 30
-# Words that are drawn at once, and how many of them a step of the stream has.
-DRAWN, WORDS = 1 << 20, 4
+# Words that are drawn at once.
+DRAWN = 1 << 20
 
 
 def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.int32]:
@@ -31,15 +29,12 @@ def draw_placements(seed: int, row: int, cols: int, count: int) -> NDArray[np.in
     Word b of the Philox4x64-10 stream with key (seed, row) gives the sign in its lowest bit and
     the start as floor((word >> 1) * cols / 2^63), here in 64-bit arithmetic without overflow.
     """
+    stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
     packed = np.empty(count, dtype=np.int32)
-
-    def draw(first: int) -> None:
-        stream = np.random.Philox(key=np.array([seed, row], dtype=np.uint64))
-        stream.advance(first // WORDS)
+    # One after another: the first use may be in a thread that has the others wait for it.
+    for first in range(0, count, DRAWN):
         part = packed[first : first + DRAWN]
         part[:] = _pack(stream.random_raw(len(part)), cols)
-
-    list(run_in_order(draw, range(0, count, DRAWN), count))
     return packed
 
 
