@@ -56,7 +56,8 @@ def rotate_back(
 def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, *, back: bool) -> None:
     log_rows = layout.block.bit_length() - 1
     log_near = (log_rows + 1) // 2
-    near, far = 1 << log_near, 1 << log_rows - log_near
+    log_far = log_rows - log_near
+    near, far = 1 << log_near, 1 << log_far
     columns = min(1 << (layout.blocks - 1).bit_length(), LANES)
     groups = min(LANES // columns, near, far)
     tiles = -(-layout.blocks // columns)
@@ -75,8 +76,9 @@ def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, *, back: b
         rotate_in_stages, (programs,),
         out, rows, signs, scratch, done, layout.count, layout.cells, layout.blocks, tiles, chunks,
         lag, ring, 1 / math.sqrt(layout.block),
-        NEAR=near, LOG_NEAR=log_near, FAR=far, LOG_FAR=log_rows - log_near, LOG_SOME=LOG_SOME,
-        GROUPS=groups, COLUMNS=columns, BACK=back, WIDE=layout.cells >= 1 << 31, ONCE=ONCE,
+        NEAR=near, LOG_NEAR=log_near, FAR=far, LOG_FAR=log_far, LOG_IN=min(log_near, LOG_SOME),
+        LOG_OUT=min(log_far, LOG_SOME), GROUPS=groups, COLUMNS=columns, BACK=back,
+        WIDE=layout.cells >= 1 << 31, ONCE=ONCE,
         num_warps=max(groups * columns // 32, 1), maxnreg=REGISTERS,
     )  # fmt: skip
 

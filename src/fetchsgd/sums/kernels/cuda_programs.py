@@ -173,16 +173,16 @@ def _far_part(
 def rotate_in_stages(
     out, rows, signs, scratch, done, count, cells, blocks, tiles, chunks, lag, ring, scale,
     NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, FAR: tl.constexpr, LOG_FAR: tl.constexpr,
-    LOG_SOME: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr,
-    WIDE: tl.constexpr, ONCE: tl.constexpr,
+    LOG_IN: tl.constexpr, LOG_OUT: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
+    BACK: tl.constexpr, WIDE: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
     """All chunks of all clients, `tiles` for each.
 
     done: the next ticket, then near parts that are done, for each chunk, then far parts; zeros at
     first. count, cells: numbers of a client, without and with what fills them up. BACK: from
     cells to numbers, with signs behind the butterflies. WIDE: whether places need 64 bits.
-    LOG_SOME: 2^this rows are loaded and stored at once. ONCE: how soon the cache may forget what
-    is not in the scratch.
+    LOG_IN, LOG_OUT: 2^these rows are loaded and stored at once in the near and in the far stage.
+    ONCE: how soon the cache may forget what is not in the scratch.
     """
     near_parts: tl.constexpr = FAR // GROUPS
     far_parts: tl.constexpr = NEAR // GROUPS
@@ -205,14 +205,14 @@ def rotate_in_stages(
                 _wait(far_done + chunk - ring, far_parts)
             _near_part(
                 room, rows + client * (cells if BACK else count), signs, part, column, count,
-                blocks, NEAR, LOG_NEAR, min(LOG_NEAR, LOG_SOME), GROUPS, COLUMNS, BACK, ONCE,
+                blocks, NEAR, LOG_NEAR, LOG_IN, GROUPS, COLUMNS, BACK, ONCE,
             )  # fmt: skip
             _say_done(near_done + chunk)
         if not is_near and chunk >= 0:
             _wait(near_done + chunk, near_parts)
             _far_part(
                 out + client * (count if BACK else cells), room, signs, part - near_parts, column,
-                count, blocks, scale, NEAR, FAR, LOG_FAR, min(LOG_FAR, LOG_SOME), GROUPS, COLUMNS,
+                count, blocks, scale, NEAR, FAR, LOG_FAR, LOG_OUT, GROUPS, COLUMNS,
                 BACK, ONCE,
             )  # fmt: skip
             _say_done(far_done + chunk)
