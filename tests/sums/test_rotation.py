@@ -63,9 +63,37 @@ class TestKernelsEqualTheReference:
 
         self.check(cuda if name == "cuda" else reference, count, torch.device("cuda"))
 
+    @interpreted
+    @pytest.mark.parametrize("spare", [0, 2, 100])
+    def test_chunks_that_follow_each_other_in_one_scratch(self, spare, monkeypatch):
+        pytest.importorskip("triton")
+        from fetchsgd.sums.kernels import cuda
+
+        monkeypatch.setattr(cuda, "LANES", 2)
+        monkeypatch.setattr(cuda, "SPARE", spare)
+        self.check_layout(cuda, Layout(30, 4, 8), CPU)
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize(("lanes", "spare"), [(32, 0), (64, 0), (128, 3), (256, 100)])
+    def test_chunks_on_a_gpu(self, lanes, spare, monkeypatch):
+        from fetchsgd.sums.kernels import cuda
+
+        monkeypatch.setattr(cuda, "LANES", lanes)
+        monkeypatch.setattr(cuda, "SPARE", spare)
+        layout, rows = Layout.of(6_500_001), numbers(2, 6_500_001).cuda()
+        signs = signs_of(layout, KEY, rows.device)
+        there = reference.rotate(rows, signs, layout)
+        back = reference.rotate_back(there, signs, layout)
+        for _ in range(20):  # programs meet in another order each time
+            assert same_bits(cuda.rotate(rows, signs, layout), there)
+            assert same_bits(cuda.rotate_back(there, signs, layout), back)
+
+    def check(self, kernels, count, device):
+        self.check_layout(kernels, Layout.of(count), device)
+
     @staticmethod
-    def check(kernels, count, device):
-        layout, rows = Layout.of(count), numbers(2, count)
+    def check_layout(kernels, layout, device):
+        rows = numbers(2, layout.count)
         signs = signs_of(layout, KEY, CPU)
         words = kernels.words(STREAM, layout.words, KEY, device)
         assert torch.equal(words.cpu(), reference.words(STREAM, layout.words, KEY, CPU))

@@ -23,6 +23,7 @@ INT = ir.IntType(32)
 PLACE = ir.IntType(64)
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 BITS = ir.VectorType(INT, LANES)
+BYTES = ir.IntType(8).as_pointer()
 MASK = ir.VectorType(ir.IntType(1), LANES)
 
 
@@ -94,6 +95,24 @@ def fold_back(typing, out, to, spread, source, at, apart, scale, signs, bit, bit
     place = types.int64
     given = (out, place, place, source, place, place, types.float32, signs, place, place, rows)
     return types.void(*given), build
+
+
+@intrinsic
+def fetch(typing, source, at, apart, rows):
+    """Begins to load rows that are needed soon. Places behind the end do no harm."""
+
+    def build(context, builder, signature, values):
+        data, (at, apart) = _data(context, builder, signature, values, 0), values[1:3]
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [BYTES], ir.FunctionType(ir.VoidType(), [BYTES, INT, INT, INT])
+        )
+        for _ in range(len(rows)):
+            place = builder.bitcast(builder.gep(data, [at]), BYTES)
+            builder.call(prefetch, [place, INT(0), INT(3), INT(1)])  # to read, near, data
+            at = builder.add(at, apart)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, types.int64, rows), build
 
 
 def _data(context, builder, signature, values, index):

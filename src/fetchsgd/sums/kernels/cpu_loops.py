@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fetchsgd.sums.kernels.cpu_lanes import LANES, fold, fold_back, fold_scaled, fold_signed
+from fetchsgd.sums.kernels.cpu_lanes import LANES, fetch, fold, fold_back, fold_scaled, fold_signed
 
 NEAR = 64  # neighbouring rows
 GROUP = 8  # rows in registers
@@ -83,12 +83,14 @@ def _read(buffer, to, row, start, blocks, width, back, signs, edge):
                 t = start + r * blocks + j
                 edge[r * width + j] = row[t] if t < row.size else np.float32(0)
         source, at, apart = edge, 0, width
-    if back:
-        _fold_rows(buffer, to, width, source, at, apart, GROUP, width)
-        return
     for j in range(0, width, LANES):
         given = (0, 0, 0, 0, 0, 0, 0, 0)
         t = start + j
+        # Rows lie in as many pages: left to itself, a processor finds out too late what comes next.
+        fetch(row, t + GROUP * blocks, blocks, given)
+        if back:
+            fold(buffer, to + j, width, source, at + j, apart, given)
+            continue
         fold_signed(buffer, to + j, width, source, at + j, apart, signs, t, blocks, given)
 
 

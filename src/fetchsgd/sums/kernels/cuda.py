@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float32, Int32
@@ -10,13 +11,15 @@ from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.quantisers.level_layout import num_runs
-from fetchsgd.sums.kernels import cuda_programs as programs
+from fetchsgd.sums.kernels.cuda_programs import fill_words, rotate_in_stages
 from fetchsgd.sums.layout import Layout
 
-LOG_NEAR = 6  # neighbouring rows whose butterflies a thread does before it hands them on: 2^6
-LOG_SOME = 4  # rows that a program loads or stores at once: 2^4
-CELLS = 1 << 15  # of a program: what the registers and the shared memory of a processor hold
-WARPS = 16
+LANES = 128  # columns of a program, or columns times groups of rows where there are fewer
+LOG_SOME = 3  # rows that a program loads or stores at once: 2^3
+PER_PROCESSOR = 4  # programs at a time
+REGISTERS: int | None = 128  # of a thread at most, so that as many programs fit
+SPARE = 1  # chunks between two stages of one, beyond those at work
+ONCE = "evict_first"  # what is read or written once makes room in the cache
 RUNS = 4  # of random words, of a program
 
 
@@ -28,7 +31,7 @@ def words(stream: int, count: int, key: int, device: torch.device) -> Int32[Tens
     halves = low - (1 << 32) if low >> 31 else low, key >> 32
     if count:
         grid = (-(-num_runs(count) // RUNS),)
-        launch(programs.fill_words, grid, out, stream, *halves, count, RUNS=RUNS)
+        launch(fill_words, grid, out, stream, *halves, count, RUNS=RUNS)
     return out
 
 
@@ -52,18 +55,36 @@ def rotate_back(
 
 def _rotate(out: Tensor, rows: Tensor, signs: Tensor, layout: Layout, *, back: bool) -> None:
     log_rows = layout.block.bit_length() - 1
-    log_near = min(log_rows, LOG_NEAR)
+    log_near = (log_rows + 1) // 2
     log_far = log_rows - log_near
-    # Fewer than 256 rows are one column, whatever its program holds.
-    columns = CELLS // max(layout.block, 256)
-    n, tiles = len(rows), -(-layout.blocks // columns)
-    if n * tiles == 0:
+    near, far = 1 << log_near, 1 << log_far
+    columns = min(1 << (layout.blocks - 1).bit_length(), LANES)
+    groups = min(LANES // columns, near, far)
+    tiles = -(-layout.blocks // columns)
+    chunks = len(rows) * tiles
+    if chunks == 0:
         return
+    parts = (near + far) // groups
+    programs = min(_processors(out.device) * PER_PROCESSOR, chunks * parts)
+    # Tickets come back after as many as there are programs: then all of a chunk is done.
+    turn = -(-programs // parts) + SPARE
+    lag = min(turn, chunks)
+    ring = min(lag + turn + 1, chunks)
+    scratch = torch.empty(ring * layout.block * columns, dtype=torch.float32, device=out.device)
+    done = torch.zeros(1 + 2 * chunks, dtype=torch.int32, device=out.device)
     launch(
-        programs.rotate_tile, (n * tiles,),
-        out, rows, signs, layout.count, layout.cells, layout.blocks, tiles,
-        1 / math.sqrt(layout.block),
-        NEAR=1 << log_near, LOG_NEAR=log_near, LOG_IN=min(log_near, LOG_SOME),
-        FAR=1 << log_far, LOG_FAR=log_far, LOG_OUT=min(log_far, LOG_SOME),
-        COLUMNS=columns, BACK=back, WIDE=layout.cells >= 1 << 31, num_warps=WARPS,
+        rotate_in_stages, (programs,),
+        out, rows, signs, scratch, done, layout.count, layout.cells, layout.blocks, tiles, chunks,
+        lag, ring, 1 / math.sqrt(layout.block),
+        NEAR=near, LOG_NEAR=log_near, FAR=far, LOG_FAR=log_far, LOG_IN=min(log_near, LOG_SOME),
+        LOG_OUT=min(log_far, LOG_SOME), GROUPS=groups, COLUMNS=columns, BACK=back,
+        WIDE=layout.cells >= 1 << 31, ONCE=ONCE,
+        num_warps=max(groups * columns // 32, 1), maxnreg=REGISTERS,
     )  # fmt: skip
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    if device.type == "cpu":  # Triton's interpreter
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,13 +1,23 @@
-"""The Triton programs of the rotation: its signs, and all butterflies of some columns in one pass.
+"""The Triton programs of the rotation: its signs, and its butterflies in two stages of one launch.
 
-A program holds all rows of some columns. A thread begins with one column of 64 neighbouring rows,
-does their butterflies in its registers, hands 63 of its numbers to other threads, gets as many
-from rows that are 64 apart, and does the rest. Memory is read once and written once.
+A column of 4,096 rows is long: registers and shared memory of a processor hold eight of them at
+most, which are pieces of 32 bytes in memory, and nothing is loaded while they are worked on. Here a
+thread holds one column of 64 rows, and a program 128 columns, pieces of 512 bytes. The near stage
+does the butterflies of neighbouring rows and writes to a scratch; the far stage reads rows from
+there that are 64 apart, and does the rest. The scratch is small and stays in the L2 cache: memory
+is read once and written once. No thread hands a number to another one of its program.
+
+Some columns of one client are a chunk, and a chunk has as many tickets as parts of both stages.
+Programs take tickets one by one: those of near(0), near(1), ... up to near(lag), then of far(0),
+near(lag + 1), far(1), near(lag + 2) and so on. The scratch has room for `ring` chunks. A far part
+waits until all near parts of its chunk are done, and a near part until the chunk that had its room
+before has been read. Those tickets were taken long ago, so as a rule neither waits; and never for
+ever, because what has a ticket runs.
 
 Triton knows no registers, only tensors. What one thread shall hold is a tuple of tensors, one for
 each row; a tensor with rows in front is loaded so that a thread has all rows of its column, and is
 taken apart and put together again in halves, which moves nothing. Single loads for each row
-would say the same, and take minutes to compile. Sixteen rows at a time leave enough registers.
+would say the same, and take long to compile. Eight rows at a time leave enough registers.
 """
 
 from __future__ import annotations
@@ -35,7 +45,7 @@ def fill_words(words, stream, key_low, key_high, count, RUNS: tl.constexpr):
 def _flipped(values, signs, at, inside):
     """Numbers, negated where the bit of their cell is set. Zeros behind the end are negated too."""
     word = tl.load(signs + (at >> 5), mask=inside, other=0)
-    flips = ((word >> (at & 31).to(tl.int32)) & 1) << 31
+    flips = (word << (~at & 31).to(tl.int32)) & -2147483648
     return (values.to(tl.int32, bitcast=True) ^ flips).to(tl.float32, bitcast=True)
 
 
@@ -82,49 +92,128 @@ def _butterflies(values, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def rotate_tile(
-    out, rows, signs, count, cells, blocks, tiles, scale,
-    NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, LOG_IN: tl.constexpr,
-    FAR: tl.constexpr, LOG_FAR: tl.constexpr, LOG_OUT: tl.constexpr,
-    COLUMNS: tl.constexpr, BACK: tl.constexpr, WIDE: tl.constexpr,
+def _wait(counter, wanted):
+    """Until so many parts are done; what they wrote can then be read."""
+    while tl.atomic_add(counter, 0, sem="acquire") < wanted:
+        pass
+
+
+@triton.jit
+def _say_done(counter):
+    """This part is done, and all that its threads have read and written."""
+    # One thread counts for all, so all must have come here.
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release")
+
+
+@triton.jit
+def _near_part(
+    scratch, rows, signs, part, column, count, blocks,
+    NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, LOG_SOME: tl.constexpr,
+    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one client's matrix of FAR groups of NEAR rows.
-
-    count, cells: numbers of a client, without and with what fills them up. BACK: from cells to
-    numbers, with signs behind the butterflies. LOG_IN, LOG_OUT: 2^these rows are loaded and stored
-    at once. WIDE: whether places need 64 bits.
-    """
-    tile = tl.program_id(0) % tiles
-    client = (tl.program_id(0) // tiles).to(tl.int64)
-    rows += client * (cells if BACK else count)
-    out += client * (count if BACK else cells)
-    column = (tile * COLUMNS + tl.arange(0, COLUMNS))[None, None, :]
+    """Butterflies of GROUPS groups of NEAR neighbouring rows, from memory to the scratch."""
     inside = column < blocks
-    if WIDE:
-        blocks = blocks.to(tl.int64)
-
+    group = NEAR * (part * GROUPS + tl.arange(0, GROUPS))[None, :, None]
+    start = group * blocks + column
     values = ()
-    groups = NEAR * tl.arange(0, FAR)[None, :, None]
-    for first in tl.static_range(0, NEAR, 1 << LOG_IN):
-        at = (tl.arange(0, 1 << LOG_IN)[:, None, None] + groups + first) * blocks + column
+    for first in tl.static_range(0, NEAR, 1 << LOG_SOME):
+        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * blocks
+        at = start + below
         there = inside if BACK else inside & (at < count)
-        some = tl.load(rows + at, mask=there, other=0.0)
+        some = tl.load(rows + at, mask=there, other=0.0, eviction_policy=ONCE)
         if not BACK:
             some = _flipped(some, signs, at, inside)
-        some = tl.reshape(tl.permute(some, (1, 2, 0)), (FAR, COLUMNS) + (2,) * LOG_IN)
-        values += _taken_apart(some, LOG_IN)
+        some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
+        values += _taken_apart(some, LOG_SOME)
     values = _butterflies(values, LOG_NEAR)
+    scratch += group * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    for first in tl.static_range(0, NEAR, 1 << LOG_SOME):
+        some = tl.reshape(_together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
+        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * COLUMNS
+        tl.store(scratch + below, tl.permute(some, (2, 0, 1)), cache_modifier=".cg")
 
-    whole = tl.reshape(_together(values, 0, LOG_NEAR), (FAR, COLUMNS, NEAR))
-    # Here numbers go from thread to thread.
-    whole = tl.reshape(tl.permute(whole, (2, 1, 0)), (NEAR, COLUMNS) + (2,) * LOG_FAR)
-    values = _butterflies(_taken_apart(whole, LOG_FAR), LOG_FAR)
 
-    near = tl.arange(0, NEAR)[None, :, None]
-    for first in tl.static_range(0, FAR, 1 << LOG_OUT):
-        some = tl.reshape(_together(values, first, LOG_OUT), (NEAR, COLUMNS, 1 << LOG_OUT))
+@triton.jit
+def _far_part(
+    out, scratch, signs, part, column, count, blocks, scale,
+    NEAR: tl.constexpr, FAR: tl.constexpr, LOG_FAR: tl.constexpr, LOG_SOME: tl.constexpr,
+    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """Butterflies of GROUPS times FAR rows that are NEAR apart, from the scratch to memory."""
+    inside = column < blocks
+    near = (part * GROUPS + tl.arange(0, GROUPS))[None, :, None]
+    scratch += near * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    values = ()
+    for first in tl.static_range(0, FAR, 1 << LOG_SOME):
+        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * COLUMNS)
+        # Another processor wrote this: it is in L2, and nearer caches do not know.
+        some = tl.load(scratch + below, cache_modifier=".cg")
+        some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
+        values += _taken_apart(some, LOG_SOME)
+    values = _butterflies(values, LOG_FAR)
+    start = near * blocks + column
+    for first in tl.static_range(0, FAR, 1 << LOG_SOME):
+        some = tl.reshape(_together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
         some = tl.permute(some, (2, 0, 1)) * scale
-        at = (near + (tl.arange(0, 1 << LOG_OUT)[:, None, None] + first) * NEAR) * blocks + column
+        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * blocks)
+        at = start + below
         if BACK:
             some = _flipped(some, signs, at, inside)
-        tl.store(out + at, some, mask=inside & (at < count) if BACK else inside)
+        there = inside & (at < count) if BACK else inside
+        tl.store(out + at, some, mask=there, eviction_policy=ONCE)
+
+
+# Told that places are multiples of 16, Triton would load four columns at once in each thread, and
+# hand numbers from thread to thread.
+@triton.jit(
+    do_not_specialize=["count", "cells", "blocks", "tiles", "chunks", "lag", "ring"],
+    do_not_specialize_on_alignment=["out", "rows", "scratch"],
+)
+def rotate_in_stages(
+    out, rows, signs, scratch, done, count, cells, blocks, tiles, chunks, lag, ring, scale,
+    NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, FAR: tl.constexpr, LOG_FAR: tl.constexpr,
+    LOG_IN: tl.constexpr, LOG_OUT: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
+    BACK: tl.constexpr, WIDE: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """All chunks of all clients, `tiles` for each.
+
+    done: the next ticket, then near parts that are done, for each chunk, then far parts; zeros at
+    first. count, cells: numbers of a client, without and with what fills them up. BACK: from
+    cells to numbers, with signs behind the butterflies. WIDE: whether places need 64 bits.
+    LOG_IN, LOG_OUT: 2^these rows are loaded and stored at once in the near and in the far stage.
+    ONCE: how soon the cache may forget what is not in the scratch.
+    """
+    near_parts: tl.constexpr = FAR // GROUPS
+    far_parts: tl.constexpr = NEAR // GROUPS
+    near_done = done + 1
+    far_done = near_done + chunks
+    lane = tl.arange(0, COLUMNS)[None, None, :]
+    if WIDE:
+        blocks = blocks.to(tl.int64)
+    last = (chunks + lag) * (near_parts + far_parts)
+    ticket = tl.atomic_add(done, 1, sem="relaxed")
+    while ticket < last:
+        part = ticket % (near_parts + far_parts)
+        is_near = part < near_parts
+        chunk = ticket // (near_parts + far_parts) - (0 if is_near else lag)
+        client = (chunk // tiles).to(tl.int64)
+        column = chunk % tiles * COLUMNS + lane
+        room = scratch + chunk % ring * (NEAR * FAR * COLUMNS)
+        if is_near and chunk < chunks:
+            if chunk >= ring:
+                _wait(far_done + chunk - ring, far_parts)
+            _near_part(
+                room, rows + client * (cells if BACK else count), signs, part, column, count,
+                blocks, NEAR, LOG_NEAR, LOG_IN, GROUPS, COLUMNS, BACK, ONCE,
+            )  # fmt: skip
+            _say_done(near_done + chunk)
+        if not is_near and chunk >= 0:
+            _wait(near_done + chunk, near_parts)
+            _far_part(
+                out + client * (count if BACK else cells), room, signs, part - near_parts, column,
+                count, blocks, scale, NEAR, FAR, LOG_FAR, LOG_OUT, GROUPS, COLUMNS,
+                BACK, ONCE,
+            )  # fmt: skip
+            _say_done(far_done + chunk)
+        ticket = tl.atomic_add(done, 1, sem="relaxed")
