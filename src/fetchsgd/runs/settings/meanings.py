@@ -67,7 +67,7 @@ MEANINGS: dict[str, Meaning] = {
         "of the power law of sizes = 'power_law'; larger is more even", 0, above=True
     ),
     "task.hidden": Meaning("units of the one hidden layer; 0 is a network of convolutions", 0),
-    "task.channels": Meaning("of a small network's first convolution; 0 is ResNet101", 0),
+    "task.channels": Meaning("of a small network's first convolution; 0 is the task's ResNet", 0),
     "task.folder": Meaning(FOLDER),
     "task.model": Meaning("a model's name on the hub, a folder, or a .gguf file"),
     "task.length": Meaning("the most tokens of a sequence", 8),
