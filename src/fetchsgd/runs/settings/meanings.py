@@ -186,6 +186,13 @@ MEANINGS: dict[str, Meaning] = {
     "train.cuda_graphs": Meaning(
         "whether passes are recorded on a GPU; off if the model decides by its data what to do"
     ),
+    "train.average": Meaning(
+        "the model is the mean of all rounds' weights, each counting so many times the next; 0 is "
+        "the last round's",
+        0,
+        1,
+        below=True,
+    ),
     "train.eval_every": Meaning("epochs from one evaluation to the next", 0, above=True),
     "train.checkpoint_every": Meaning("rounds between checkpoints; 0 is only at the end", 0),
     "train.diagnose": Meaning("whether to look if the theorems' assumptions hold"),
