@@ -107,6 +107,7 @@ ADAMW = ["local.steps=2", "optimizer=adamw"]
         ({}, ["peak=nan"], "schedule.peak must be a number, got nan"),
         ({}, ["peak=true"], "schedule.peak must be a number, got True"),
         ({}, ["epochs=inf"], "train.epochs must be a finite number, got inf"),
+        ({}, ["average=1"], "train.average must be at least 0 and below 1, got 1"),
         ({}, ["eval_every=inf"], "train.eval_every must be a finite number, got inf"),
         ({}, [f"epochs=1{'0' * 400}"], "train.epochs must be below 1.8e308"),
         ({}, ["kind=piecewise", "points=[1, 2]"], r"schedule.points\[0\] must be a list, got 1"),

@@ -154,6 +154,16 @@ def test_downloaded_unpacked_and_dealt_out(published):
     assert site.requests == [None]
 
 
+@pytest.mark.usefixtures("published")
+def test_a_small_network_on_the_same_data():
+    task = cifar100(channels=4)
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 304 + 296 + 12900
+    assert model(task.test_data.inputs[:3]).shape == (3, 100)
+    assert task.augment is None
+    assert cifar100().augment is crop_and_flip
+
+
 def test_without_the_test_file_a_client_trains_and_a_simulation_says_so(published):
     """Before its first round, and a sweep before any run."""
     _, folder = published
@@ -200,6 +210,8 @@ def test_a_download_that_fails_is_a_mistake_of_the_users(published):
             "examples_per_client must be from 1 to 5000, got 0",
         ),
         ("cifar100", {"examples_per_client": 501}, "must be from 1 to 500, got 501"),
+        ("cifar10", {"channels": -1}, "task.channels must be at least 0, got -1"),
+        ("cifar100", {"channels": -1}, "task.channels must be at least 0, got -1"),
         ("cifar100", {"sizes": "power_law"}, "needs task.examples_per_client, .* at least 2"),
     ],
 )

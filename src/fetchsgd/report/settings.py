@@ -39,6 +39,7 @@ USUAL = {
     "task.channels": 0,
     "method.state_bits": 32,
     "method.nesterov": False,
+    "train.average": 0.0,
     "train.leaving": 0,
     "train.leave_every": 0,
     "local.steps": 0,

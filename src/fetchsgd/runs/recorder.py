@@ -18,6 +18,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from fetchsgd.errors import DivergedError, UserError
+from fetchsgd.runs.average import Average
 from fetchsgd.runs.checkpoint import EARLIER, Checkpoint, CheckpointWriter, Tensors
 from fetchsgd.runs.environment import commit, hardware, versions
 from fetchsgd.runs.files import CONFIG
@@ -142,7 +143,10 @@ class Recorder:
     ) -> None:
         self.whole = whole or (lambda training: training)
         self.setup, self.folder, self.evaluate = setup, folder, evaluate
-        self.pace, self.watch, self.beside = pace, watch, beside or {}
+        self.pace, self.watch, self.beside = pace, watch, dict(beside or {})
+        self.average: Average | None = None
+        if decay := setup.config.train.average:
+            self.average = self.beside["average"] = Average(decay)
         self.checkpoints = None if folder.path is None else CheckpointWriter(folder.path)
         self.seconds_before, self.began = 0.0, time.perf_counter()
         every = setup.config.train.eval_every * setup.sampler.rounds_per_epoch
@@ -172,8 +176,14 @@ class Recorder:
     def seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.began
 
+    def trained(self, training: Training) -> Float32[Tensor, " dim"]:
+        """The weights that are evaluated and kept."""
+        return training.weights if self.average is None else self.average.weights
+
     def after(self, training: Training, merged: Merged) -> None:
         """A round is over."""
+        if self.average is not None:
+            self.average.after(training.weights)
         someone, is_known = len(merged.clients) > 0, merged.loss_is_known
         if someone and is_known:
             self.losses.append(merged.loss)
@@ -198,7 +208,7 @@ class Recorder:
         if self.checkpoints is not None:
             self.checkpoints.wait()  # a run with a result is one whose last state is saved
         if self.folder.path is not None:
-            write_model(self.folder.path, self.setup.model, training.weights)
+            write_model(self.folder.path, self.setup.model, self.trained(training))
         return self._end(training, "finished", {} if stopped is None else {"stopped": stopped})
 
     def close(self) -> None:
@@ -238,7 +248,7 @@ class Recorder:
 
     def _evaluate(self, training: Training) -> None:
         task = self.setup.config.task
-        self.metric, test_loss = self.evaluate(training.weights)
+        self.metric, test_loss = self.evaluate(self.trained(training))
         self.last = {
             **self._where(training),
             "lr": self.setup.rate(training.round - 1),

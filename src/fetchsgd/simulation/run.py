@@ -58,11 +58,13 @@ class Ended:
     """A run that has ended: its result, a line per evaluation, and where it came to.
 
     training: None if the run diverged, or had ended before.
+    weights: those of the trained model, where there is a training.
     """
 
     summary: Line
     lines: list[Line]
     training: Training | None
+    weights: Float32[Tensor, " dim"] | None = None
 
 
 class Run:
@@ -258,7 +260,7 @@ class Run:
             if self.private is not None:
                 self.private.forget_key(folder.path)
             self.ranks.wait_for_all()
-            return Ended(summary, folder.lines, training)
+            return Ended(summary, folder.lines, training, recorder.trained(training))
         except DivergedError as error:
             assert recorder.result is not None
             error.result = Ended(recorder.result, folder.lines, None)

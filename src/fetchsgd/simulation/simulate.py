@@ -108,8 +108,8 @@ def _train(run: Run, folder: Path | None, resume: bool, watch: Watch | None) -> 
 
 
 def _model(run: Run, ended: Ended, folder: Path | None) -> nn.Module:
-    if ended.training is not None:
-        return run.setup.model.copy_with(ended.training.weights)
+    if ended.weights is not None:
+        return run.setup.model.copy_with(ended.weights)
     assert folder is not None  # the run had ended before
     return load_model(folder, run.setup.model.copy_with(run.setup.origin))
 

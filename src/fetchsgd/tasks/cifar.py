@@ -7,6 +7,7 @@ publisher's binary files: from the user's folder, or downloaded once into the da
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,13 +17,14 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fetchsgd.randomness import numpy_generator
 from fetchsgd.tasks.augment import crop_and_flip
 from fetchsgd.tasks.base import ClientData, HeldOut, Task, cross_entropy, is_correct
 from fetchsgd.tasks.download import data_folder, fetch, unpack
 from fetchsgd.tasks.resnet9 import ResNet9
+from fetchsgd.tasks.small_network import SmallNetwork
 from fetchsgd.tasks.splits import Split
 
 PIXELS = 3 * 32 * 32
@@ -122,13 +124,17 @@ def cifar10(
     alpha: float = 0.5,
     sizes: str = "equal",
     exponent: float = 1.5,
+    channels: int = 0,
 ) -> Task:
     """CIFAR10: 10,000 clients with five images of a single class (section 5.1).
 
-    `folder` holds the binary files; without it they are downloaded. For the rest: splits.py.
+    `folder` holds the binary files; without it they are downloaded. channels: two small
+    convolutions instead of ResNet9, the first with so many channels, and images as they are. For
+    the rest: splits.py.
     """
+    check_channels(channels)
     dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=5000)
-    return make_task("cifar10", CIFAR10, folder, dealing, seed, preset(100, 0.3))
+    return make_task("cifar10", CIFAR10, folder, dealing, seed, preset(100, 0.3), channels)
 
 
 def cifar100(
@@ -139,10 +145,17 @@ def cifar100(
     alpha: float = 0.5,
     sizes: str = "equal",
     exponent: float = 1.5,
+    channels: int = 0,
 ) -> Task:
     """CIFAR100: 50,000 clients with one image (section 5.1); else as `cifar10`."""
+    check_channels(channels)
     dealing = Split(split, examples_per_client, alpha, sizes, exponent, most=500)
-    return make_task("cifar100", CIFAR100, folder, dealing, seed, preset(500, 0.2))
+    return make_task("cifar100", CIFAR100, folder, dealing, seed, preset(500, 0.2), channels)
+
+
+def check_channels(channels: int) -> None:
+    if channels < 0:
+        raise ValueError(f"task.channels must be at least 0, got {channels}")
 
 
 def preset(clients_per_round: int, peak: float) -> dict[str, dict[str, Any]]:
@@ -172,6 +185,7 @@ def make_task(
     dealing: Split,
     seed: int,
     preset: dict[str, dict[str, Any]],
+    channels: int,
 ) -> Task:
     where = find_folder(source, folder)
     images, labels = read_train(source, where)
@@ -180,12 +194,19 @@ def make_task(
         name=name,
         train=ClientData.from_groups(images, labels, clients),
         test=partial(read_test, source, where),
-        model=partial(ResNet9, source.labels[-1], source.mean, source.std),
+        model=model_of(source, channels),
         loss=cross_entropy,
         quality=is_correct,
-        augment=crop_and_flip,
+        augment=None if channels else crop_and_flip,
         preset=preset,
     )
+
+
+def model_of(source: Published, channels: int) -> Callable[[], nn.Module]:
+    classes, mean, std = source.labels[-1], source.mean, source.std
+    if channels:
+        return partial(SmallNetwork, classes, channels, mean, std)
+    return partial(ResNet9, classes, mean, std)
 
 
 def find_folder(source: Published, folder: str) -> Path:

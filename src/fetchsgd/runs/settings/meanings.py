@@ -67,7 +67,7 @@ MEANINGS: dict[str, Meaning] = {
         "of the power law of sizes = 'power_law'; larger is more even", 0, above=True
     ),
     "task.hidden": Meaning("units of the one hidden layer; 0 is a network of convolutions", 0),
-    "task.channels": Meaning("of a small network's first convolution; 0 is ResNet101", 0),
+    "task.channels": Meaning("of a small network's first convolution; 0 is the task's ResNet", 0),
     "task.folder": Meaning(FOLDER),
     "task.model": Meaning("a model's name on the hub, a folder, or a .gguf file"),
     "task.length": Meaning("the most tokens of a sequence", 8),
@@ -185,6 +185,13 @@ MEANINGS: dict[str, Meaning] = {
     "train.dtype": Meaning("in which passes compute; 'auto' is bfloat16 on a GPU"),
     "train.cuda_graphs": Meaning(
         "whether passes are recorded on a GPU; off if the model decides by its data what to do"
+    ),
+    "train.average": Meaning(
+        "the model is the mean of all rounds' weights, each counting so many times the next; 0 is "
+        "the last round's",
+        0,
+        1,
+        below=True,
     ),
     "train.eval_every": Meaning("epochs from one evaluation to the next", 0, above=True),
     "train.checkpoint_every": Meaning("rounds between checkpoints; 0 is only at the end", 0),

@@ -38,6 +38,7 @@ def _check_train(config: Config, clients: int) -> None:
         train.baseline_epochs > 0, "train.baseline_epochs must be above 0", train.baseline_epochs
     )
     require(train.weight_decay >= 0, "train.weight_decay must be at least 0", train.weight_decay)
+    require(0 <= train.average < 1, "train.average must be at least 0 and below 1", train.average)
     require(train.eval_every > 0, "train.eval_every must be above 0", train.eval_every)
     require(
         train.checkpoint_every >= 0,

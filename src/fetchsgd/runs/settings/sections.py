@@ -43,6 +43,7 @@ class TrainSettings:
     # auto: bfloat16 on a GPU.
     dtype: Literal["float32", "bfloat16", "bfloat16_weights", "auto"] = "float32"
     cuda_graphs: bool = True  # on a GPU: off if the model decides by its data what to compute
+    average: float = 0.0  # of the weights that are evaluated and kept (runs/average.py)
     eval_every: float = 1.0  # epochs
     checkpoint_every: int = 100  # rounds; 0 only at the end
     diagnose: bool = False  # whether the theorems' assumptions hold (fetchsgd.diagnose)
