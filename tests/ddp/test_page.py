@@ -1,109 +1,78 @@
-"""The tables on the page are what was measured."""
+"""The tables on the page are what was measured, and what it says follows from them."""
 
-import json
+import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOSSES = ("2.4", "2.3", "2.2", "2.1", "2.0")
+sys.path.insert(0, str(ROOT / "benchmarks/ddp"))
+
+from page import LOSSES, by_method, fewest_steps, lines_of, links, renewed, seconds_to  # noqa: E402
+
+PAGE = (ROOT / "docs/ddp.md").read_text()
+ROWS = by_method(lines_of("ddp-curves-h200.jsonl"))
 
 
-def results(file):
-    return json.loads((ROOT / f"benchmarks/results/{file}.json").read_text())
+def test_tables():
+    assert PAGE == renewed(PAGE)
+    assert len(re.findall("<!-- ddp ", PAGE)) >= 4
 
 
-def test_loss_against_bytes():
-    page, found = (ROOT / "docs/ddp.md").read_text(), results("ddp-curves-h200")
-    rows = {row["method"]: row for row in found["steps_to"]}
-    shown = [line.split("`")[1] for line in page.splitlines() if " MB |" in line]
-    assert len(shown) >= 8
-    for method in shown:
-        row = rows[method]
-        loss = min(run["loss"] for run in found["runs"] if run["method"] == method)
-        cells = [
-            f"{steps}, {steps * row['sent'] / 1e6:.0f} MB" if (steps := row["steps"][each]) else ""
-            for each in LOSSES
-        ]
-        line = f"| `{method}` | {row['sent'] / 1e3:.0f} | {loss:.3f} | {' | '.join(cells)} |"
-        assert line in page
+def fewest_bytes(kinds, loss):
+    found = []
+    for method, rows in ROWS.items():
+        if method.split(":")[0] in kinds and (steps := fewest_steps(rows, loss)):
+            found.append(steps * rows[0]["sent"])
+    return min(found)
 
 
-def test_what_follows_from_it():
-    rows = {row["method"]: row for row in results("ddp-curves-h200")["steps_to"]}
-    low_rank, ours = rows["power:4"], rows["sketch:256:cells=int4:balance=1:exact_below=0"]
-    page = (ROOT / "docs/ddp.md").read_text()
-    sending = []  # seconds at 100 Mbit/s for a ring of four
-    for row in (ours, low_rank):
-        sending += [1.5 * 8 * row["sent"] * row["steps"][each] / 1e8 for each in ("2.4", "2.3")]
-    assert "that are {:.1f} s and {:.1f} s of sending,".format(*sending[:2]) in page
-    assert "instead of {:.1f} s and {:.1f} s.".format(*sending[2:]) in page
-    mine, theirs = ours["steps"]["2.3"], low_rank["steps"]["2.3"]
-    twice = (sending[3] - 2 * sending[1]) / (2 * mine - theirs)
-    even = (sending[3] - sending[1]) / (mine - theirs)
-    assert f"takes at most {1000 * twice:.0f} ms" in page
-    assert f"from {1000 * even:.0f} ms on" in page
-
-
-def test_a_step_over_the_links():
-    page = (ROOT / "docs/ddp.md").read_text()
-    lines = (ROOT / "benchmarks/results/ddp-steps-cpu.jsonl").read_text().splitlines()
-    for row in map(json.loads, lines):
-        if row["rate"] == "100mbit":
-            sending, own = 8e3 * row["sent"] / 1e8, 1e3 * row["own"]
-            cells = f"{row['sent'] / 1e6:.3f} | {sending:.0f} | {own:.0f}"
-            assert f"| `{row['method']}` | {cells} |" in page
-
-
-def test_a_step_at_a_gigabit():
-    page = (ROOT / "docs/ddp.md").read_text()
-    lines = (ROOT / "benchmarks/results/ddp-steps-cpu.jsonl").read_text().splitlines()
-    rows = {r["method"]: r for r in map(json.loads, lines) if r["rate"] == "1gbit"}
-    sending = [8e3 * rows[name]["sent"] / 1e9 for name in ("sketch:64:cells=int4", "plain")]
-    assert "{:.0f} ms for `sketch:64:cells=int4` and {:.0f} ms for `plain`".format(*sending) in page
-
-    def seconds(kind):
-        found = [row["seconds"] for name, row in rows.items() if name.startswith(kind)]
-        return f"{min(found):.2f} s to {max(found):.2f} s"
-
-    assert f"{rows['bf16']['seconds']:.2f} s a step for bfloat16" in page
-    assert f"{rows['plain']['seconds']:.2f} s for plain DDP" in page
-    assert f"{seconds('power')} for PowerSGD, {seconds('sketch')} for the sketch" in page
+def test_bytes_beside_power_sgd():
+    pairs = []
+    for loss in LOSSES:
+        ours, theirs = fewest_bytes(("sketch", "lowrank"), loss), fewest_bytes(("power",), loss)
+        assert ours <= theirs / 3
+        between = " MB instead of {} to {}" if not pairs else " instead of {} to {}"
+        pairs.append(f"{ours / 1e6:.0f}" + between.format(f"{theirs / 1e6:.0f}", loss))
+    assert ", ".join(pairs[:-1]) + ", and " + pairs[-1] in PAGE
 
 
 def test_rates_of_learning():
-    page = (ROOT / "docs/ddp.md").read_text()
-    lines = (ROOT / "benchmarks/results/ddp-rates-cpu.jsonl").read_text().splitlines()
-    best, sent = {}, {}
-    for row in map(json.loads, lines):
-        kilobytes = f"{row['sent'] / 1e3:.0f}"
-        assert f"| `{row['method']}` | {row['lr']:g} | {kilobytes} | {row['loss']:.3f} |" in page
-        best[row["method"]] = min(best.get(row["method"], 9.0), row["loss"])
-        sent[row["method"]] = row["sent"]
-    assert best["sketch:64:cells=int4"] < best["power:4"]
-    ratio = sent["power:4"] / sent["sketch:64:cells=int4"]
-    assert f"with {ratio:.1f} times fewer bytes" in page
+    last = {(row["method"], row["lr"]): row["loss"] for rows in ROWS.values() for row in rows}
+    sketch, power = "sketch:64:cells=int4", "power:4"
+    assert f"ends at {last[sketch, 0.002]:.3f} instead of {last[power, 0.001]:.3f}" in PAGE
+    assert f"({last[sketch, 0.001]:.3f} at 64x)" in PAGE
+    gain, loss = (abs(last[name, 0.002] - last[name, 0.001]) for name in (sketch, power))
+    assert f"it gains {gain:.2f}, and PowerSGD loses {loss:.2f}" in PAGE
 
 
-def test_matrices_of_low_rank():
-    page = (ROOT / "docs/ddp.md").read_text()
-    lines = (ROOT / "benchmarks/results/ddp-low-rank-cpu.jsonl").read_text().splitlines()
-    rows = {row["method"]: row for row in map(json.loads, lines)}
-    for method, row in rows.items():
-        assert f"| `{method}` | {row['sent'] / 1e3:.0f} | {row['loss']:.3f} |" in page
-    ratio = rows["power:4"]["sent"] / rows["lowrank:4:8"]["sent"]
-    assert f"with {ratio:.1f} times fewer bytes nearly" in page
+def test_wall_clock():
+    times = {run["method"]: seconds_to(run, 2.4) for run in links()["runs"]}
+    ours, theirs = times["sketch:256:cells=int4:exact_below=0"], times["power:4"]
+    assert f"{theirs / ours:.1f} times less wall clock" in PAGE
+    assert f"({ours:.1f} s instead of {theirs:.1f} s)" in PAGE
+    # Its other ranks: too long steps, or a loss that is not reached.
+    steps = {(row["method"], row["rate"]): row["seconds"] for row in links()["steps"]}
+    assert fewest_steps(ROWS["power:16"], 2.4) * steps["power:16", "100mbit"] > theirs
+    assert fewest_steps(ROWS["power:1"], 2.4) is None
+    assert steps["sketch:64:cells=int4", "1gbit"] < 0.52 * steps["power:4", "1gbit"]
+
+
+def test_bytes_by_the_kernels_counter():
+    real = {
+        row["method"]: row for row in lines_of("ddp-steps-cpu.jsonl") if row["rate"] == "100mbit"
+    }
+    paced = {row["method"]: row["sent"] / 1e6 for row in links()["steps"]}
+    sketch, power = "sketch:64:cells=int4", "power:4"
+    assert f"sent {real[sketch]['sent'] / 1e6:.3f} MB a step" in PAGE
+    assert f"of rank 4 {real[power]['sent'] / 1e6:.3f} MB;" in PAGE
+    assert f"count {paced[sketch]:.3f} MB and {paced[power]:.3f} MB" in PAGE
 
 
 def test_feedback():
-    page = (ROOT / "docs/ddp.md").read_text()
-    lines = (ROOT / "benchmarks/results/ddp-feedback-cpu.jsonl").read_text().splitlines()
-    for row in map(json.loads, lines):
-        assert f"| `{row['method']}` | {row['lr']:g} | {row['loss']:.3f} |" in page
-    rates = (ROOT / "benchmarks/results/ddp-rates-cpu.jsonl").read_text().splitlines()
-    without = min(row["loss"] for row in map(json.loads, rates) if "sketch" in row["method"])
-    assert all(json.loads(line)["loss"] > without for line in lines)
-
-
-def test_levels_of_four_bits():
-    page = (ROOT / "docs/ddp.md").read_text()
-    for row in results("ddp-four-cpu")["rows"]:
-        assert f"| `{row['method']}` | {row['loss']:.3f} |" in page
+    losses = [row["loss"] for row in lines_of("ddp-feedback-cpu.jsonl")]
+    without = min(
+        row["loss"] for row in lines_of("ddp-rates-cpu.jsonl") if "sketch" in row["method"]
+    )
+    assert (
+        f"ended at {min(losses):.2f} to {max(losses):.2f}, and one without at {without:.2f}" in PAGE
+    )
