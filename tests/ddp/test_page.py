@@ -14,7 +14,7 @@ ROWS = by_method(lines_of("ddp-curves-h200.jsonl"))
 
 
 def test_tables():
-    assert PAGE == renewed(PAGE)
+    assert renewed(PAGE) == PAGE
     assert len(re.findall("<!-- ddp ", PAGE)) >= 4
 
 
