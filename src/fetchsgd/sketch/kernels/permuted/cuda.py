@@ -32,6 +32,10 @@ FLIGHT = 4096
 READ = 512
 # The least of them that are neighbours: a sector of memory.
 PART = 8
+# Whether threads that read a block together find it each for itself (0), or each that of another
+# group for all (1); and how many times 32 threads sum a tile.
+SHARED = 0
+WARPS = 4
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -74,14 +78,14 @@ class PermutedTriton(TritonOneRow):
         size = TILE // vectors
         while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
             size //= 2
-        shape = self._tile(size)
+        shape, lanes = self._tile(size), min(LANES, h.block)
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
                 programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
-                **shape, N=vectors, VECTOR=min(LANES, h.block),
-                UNROLL=max(FLIGHT // (vectors * size), 1),
+                **shape, N=vectors, VECTOR=lanes, UNROLL=max(FLIGHT // (vectors * size), 1),
+                SHARE=shape["P"] // lanes if SHARED else 1, num_warps=WARPS,
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
