@@ -79,9 +79,14 @@ def at_least(
         counted = kernels.collect(table, 0.0, 0)
         found = kernels.collect(table, 0.0, counted.above + counted.equal)
     else:
-        below = float(np.nextafter(np.float32(threshold), np.float32(0)))
+        below = next_below(threshold)
         found = kernels.collect(table, below, kernels.collect(table, below, 0).above)
     return found.indices, found.values
+
+
+def next_below(threshold: float) -> float:
+    """The largest float32 below a positive one."""
+    return float(np.nextafter(np.float32(threshold), np.float32(0)))
 
 
 def _keep_largest(

@@ -114,17 +114,3 @@ def test_what_rows_vote_for_has_all_that_reaches_a_threshold(pair, monkeypatch):
     assert torch.equal(found.sort().values, expected)
     table[-1, 3] = torch.nan  # medians may pass over it, so votes say nothing
     assert ours._append_voted(indices, values, table, threshold, 1)[1] > len(indices)
-
-
-@pytest.mark.parametrize("longest", [0, cuda.SORTED_CELLS], ids=["selected", "sorted"])
-@pytest.mark.parametrize("levels", [1, 3, 1000])
-@pytest.mark.parametrize("shape", [(400, 1, 90, 4), (99, 1, 100, 4), (433, 1, 103, 4)])
-def test_the_threshold_of_one_row_is_that_of_all_estimates(shape, longest, levels, monkeypatch):
-    monkeypatch.setattr(cuda, "SORTED_CELLS", longest)
-    hash = Permutation(*shape, seed=0)
-    ours, reference = PermutedTriton(hash, CPU), PermutedReference(hash, CPU)
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randint(-levels, levels + 1, (1, hash.cols), generator=generator).float()
-    ordered = reference.estimate(table).abs().sort(descending=True).values
-    for k in (1, 2, hash.dim // 2, hash.dim):
-        assert torch.equal(ours._threshold_of_one_row(table[0], k), ordered[k - 1 : k])

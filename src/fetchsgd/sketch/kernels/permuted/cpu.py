@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.sketch.kernels.cpu import CHUNK, MAX_LANES, MAX_ROWS
-from fetchsgd.sketch.kernels.cpu_selection import Found, NumbaSelection
+from fetchsgd.sketch.kernels.cpu_selection import Found
 from fetchsgd.sketch.kernels.permuted.cpu_estimates import (
     collect_estimates,
     query_entries,
     write_estimates,
 )
 from fetchsgd.sketch.kernels.permuted.cpu_loops import add_entries, add_vector, mark_entries
+from fetchsgd.sketch.kernels.permuted.cpu_one_row import NumbaOneRow
 from fetchsgd.sketch.kernels.permuted.cpu_votes import collect_voted, mark_cells
 from fetchsgd.sketch.kernels.pieces import SLICE, offsets
 from fetchsgd.sketch.permutation import Permutation
@@ -44,10 +45,9 @@ def numbers_of(hash: Permutation) -> NDArray[np.uint32]:
     return np.array([*sizes, *h.keys], dtype=np.uint32)
 
 
-class PermutedNumba(NumbaSelection):
+class PermutedNumba(NumbaOneRow):
     """The operations of the sketch on tensors in main memory."""
 
-    hash: Permutation
     samples = 1 << 15
 
     def __init__(self, hash: Permutation) -> None:

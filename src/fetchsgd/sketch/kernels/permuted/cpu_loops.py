@@ -71,6 +71,23 @@ def _place(t, first, second, numbers):
     return _turn(moved if u < WORD(highs * lows) else u, _high(second, turns), width)
 
 
+@njit(inline="always")
+def block_at(column, first, second, numbers):
+    """The block of a group that goes to a column: the same steps backwards."""
+    width, low_bits, highs, turns = numbers[0], numbers[1], numbers[2], numbers[3]
+    lows = WORD(WORD(1) << low_bits)
+    a, b = WORD(first ^ numbers[8]), WORD(second ^ numbers[8])
+    c = WORD(first ^ numbers[9])
+    u = _turn(column, WORD(width - _high(second, turns)), width)
+    high, low = WORD(u >> low_bits), WORD(u & WORD(lows - WORD(1)))
+    low = WORD(low ^ _high(_half_mix(high, c), lows))
+    high = _turn(high, WORD(highs - _high(_half_mix(low, b), highs)), highs)
+    low = WORD(low ^ _high(_half_mix(high, a), lows))
+    moved = WORD(WORD(high << low_bits) | low)
+    u = moved if u < WORD(highs * lows) else u
+    return _turn(u, WORD(width - _high(first, turns)), width)
+
+
 @njit(nogil=True, cache=True)
 def place_blocks(columns, t, first, second, numbers):
     """The columns of blocks t, t + 1, ... of a group."""

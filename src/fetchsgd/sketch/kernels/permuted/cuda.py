@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fetchsgd.launch import launch
 from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
-from fetchsgd.sketch.kernels.cuda_selection import TritonSelection
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
 from fetchsgd.sketch.kernels.permuted import entry_programs, vote_programs
+from fetchsgd.sketch.kernels.permuted.cuda_one_row import TritonOneRow
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.permutation import SIGNS, Permutation
 
@@ -32,6 +32,10 @@ FLIGHT = 4096
 READ = 512
 # The least of them that are neighbours: a sector of memory.
 PART = 8
+# Whether threads that read a block together find it each for itself (0), or each that of another
+# group for all (1); and how many times 32 threads sum a tile.
+SHARED = 0
+WARPS = 4
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -42,14 +46,11 @@ MARKED = 128
 VOTED = 512
 # How many coordinates that rows vote for there is room for, for each of those that may be kept.
 ROOM = 8
-# Rows of at most this many cells are sorted whole, which takes fewer launches than a selection.
-SORTED_CELLS = 1 << 22
 
 
-class PermutedTriton(TritonSelection):
+class PermutedTriton(TritonOneRow):
     """The operations of the sketch on tensors in a GPU's memory."""
 
-    hash: Permutation
     samples = 1 << 18
     programs = programs
 
@@ -77,14 +78,14 @@ class PermutedTriton(TritonSelection):
         size = TILE // vectors
         while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
             size //= 2
-        shape = self._tile(size)
+        shape, lanes = self._tile(size), min(LANES, h.block)
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
                 programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
-                **shape, N=vectors, VECTOR=min(LANES, h.block),
-                UNROLL=max(FLIGHT // (vectors * size), 1),
+                **shape, N=vectors, VECTOR=lanes, UNROLL=max(FLIGHT // (vectors * size), 1),
+                SHARE=shape["P"] // lanes if SHARED else 1, num_warps=WARPS,
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
@@ -206,24 +207,6 @@ class PermutedTriton(TritonSelection):
     def row_energy(self, table: Float32[Tensor, "rows cols"]) -> Float64[Tensor, " rows"]:
         """Squared norm of each row."""
         return PermutedReference(self.hash, self.device).row_energy(table)
-
-    def _threshold_of_one_row(self, row: Float32[Tensor, " cols"], k: int) -> Float32[Tensor, " 1"]:
-        """The k-th largest |estimate|, given how many coordinates share each cell."""
-        h = self.hash
-        magnitudes = row[: min(h.width * h.block, h.dim)].abs()
-        # So many cells hold k coordinates, even if none has one of the last group.
-        enough = min(-(-k // max(h.groups - 1, 1)), len(magnitudes))
-        if len(magnitudes) <= SORTED_CELLS:
-            largest, cells = (part[:enough] for part in magnitudes.sort(descending=True))
-        else:
-            largest, cells = magnitudes.topk(enough)
-        loads = torch.empty(enough, dtype=torch.int32, device=self.device)
-        launch(
-            entry_programs.count_loads, (-(-enough // ENTRIES),),
-            loads, cells, enough, h.dim, *self.numbers, BLOCK=h.block, SPAN=ENTRIES,
-        )  # fmt: skip
-        reached = loads.cumsum(dim=0)
-        return largest[(reached < k).sum(dim=0, keepdim=True)]
 
     def _segments(
         self, pieces: list[Float[Tensor, "n _"]], first: int

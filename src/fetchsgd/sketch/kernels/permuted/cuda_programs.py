@@ -75,26 +75,33 @@ def _flipped_at(
 
 
 @triton.jit
-def _sign_bits(
+def _sign_words(
     t, place, flip, key, mask,
     BLOCK: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """The signs of what _flipped_at gives for blocks t, in the highest bit: (1, W, T, P)."""
+    """The words that have the signs of blocks t, from their first bit on: (1, 1 or W, T, 1)."""
     mask = mask.to(tl.uint32, bitcast=True)
+    if BLOCK < 32:
+        drawn = mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
+        return (drawn >> ((t * BLOCK) & 31))[None, None, :, None]
+    else:
+        # Parts of one run have equal numbers here, which are constants, and share a word.
+        flip = flip.to(tl.int32) & (-VECTOR)
+        part = tl.arange(0, W) * P
+        runs = ((place // 32 + part // 32) ^ (flip // 32)).to(tl.uint32)
+        drawn = mix((t[None, :] * (BLOCK // 32) + runs[:, None]) * 0x9E3779B1 + key) & mask
+        return drawn[None, :, :, None]
+
+
+@triton.jit
+def _sign_bits(drawn, flip, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr):
+    """The signs of what _flipped_at gives, in the highest bit, from their words: (1, W, T, P)."""
     flip = flip.to(tl.int32) & (-VECTOR)
     part, within = tl.arange(0, W) * P, tl.arange(0, P)
     # First what VECTOR neighbours have in common, then what is known to the compiler.
     common = 32 - VECTOR - ((part ^ (flip & (-P))) & 31)[:, None]
     common = common - ((within & (-VECTOR)) ^ (flip & (P - 1)))[None, :]
     own = VECTOR - 1 - (within & (VECTOR - 1))
-    if BLOCK < 32:
-        drawn = mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
-        drawn = (drawn >> ((t * BLOCK) & 31))[None, None, :, None]
-    else:
-        # Parts of one run have equal numbers here, which are constants, and share a word.
-        runs = ((place // 32 + part // 32) ^ (flip // 32)).to(tl.uint32)
-        drawn = mix((t[None, :] * (BLOCK // 32) + runs[:, None]) * 0x9E3779B1 + key) & mask
-        drawn = drawn[None, :, :, None]
     drawn = drawn << common.to(tl.uint32)[None, :, None, :]
     return (drawn << own.to(tl.uint32)[None, None, None, :]) & 0x80000000
 
@@ -116,8 +123,87 @@ def of_group(
     else:
         values = tl.load(vector + strides + at)
     key = second ^ k3.to(tl.uint32, bitcast=True)
-    bits = _sign_bits(t, place, flip, key, sign_mask, BLOCK, W, P, VECTOR)
+    drawn = _sign_words(t, place, flip, key, sign_mask, BLOCK, W, P, VECTOR)
+    bits = _sign_bits(drawn, flip, W, P, VECTOR)
     return _in_place(negated(values.to(tl.float32), bits), flip, N, W, T, P, VECTOR)
+
+
+@triton.jit
+def _of_one(found, lane, SHARE: tl.constexpr):
+    """What one of the threads that share a block has found, for all of them."""
+    chosen = tl.arange(0, SHARE)[None, :] == lane
+    return tl.sum(tl.where(chosen, found, 0), axis=1)
+
+
+@triton.jit
+def _shared_groups(
+    vector, strides, begin, end, row, column, place, span,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr,
+    N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
+    VECTOR: tl.constexpr, SHARE: tl.constexpr,
+):  # fmt: skip
+    """_of_groups where each of SHARE threads of a block finds the block of another group for all.
+
+    Signs are shared out in the same way, if all of a block are in one word.
+    """
+    k = k3.to(tl.uint32, bitcast=True)
+    sums = tl.zeros((N, W, T, P), tl.float32)
+    for base in range(begin, end, SHARE):
+        number = first_group + row * groups + base
+        first, second = words(number + tl.arange(0, SHARE)[None, :], k0, k1)
+        blocks = block_at(column[:, None], first, second, width, low_bits, highs, turns, k2, k3)
+        if BLOCK < 32:
+            drawn = mix(((blocks * BLOCK) >> 5) * 0x9E3779B1 + (second ^ k))
+            drawn = (drawn & sign_mask.to(tl.uint32, bitcast=True)) >> ((blocks * BLOCK) & 31)
+        read, found = (), ()
+        for lane in tl.static_range(SHARE):
+            flip = words(number + lane, k0, k1)[0] & flips.to(tl.uint32)
+            t = _of_one(blocks, lane, SHARE)
+            at = _flipped_at(t, place, flip, BLOCK, W, P, VECTOR)
+            source = vector + (base + lane) * span + strides
+            # Behind the last group zeros are added, which change nothing.
+            read = read + (tl.load(source + at, mask=base + lane < end, other=0.0),)
+            found = found + (t,)
+        for lane in tl.static_range(SHARE):
+            first, second = words(number + lane, k0, k1)
+            flip = first & flips.to(tl.uint32)
+            if BLOCK < 32:
+                signs = _of_one(drawn, lane, SHARE)[None, None, :, None]
+            else:
+                signs = _sign_words(
+                    found[lane], place, flip, second ^ k, sign_mask, BLOCK, W, P, VECTOR
+                )
+            signed = negated(read[lane].to(tl.float32), _sign_bits(signs, flip, W, P, VECTOR))
+            sums += _in_place(signed, flip, N, W, T, P, VECTOR)
+    return sums
+
+
+@triton.jit
+def _of_groups(
+    vector, strides, begin, end, row, column, place, span,
+    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+    BLOCK: tl.constexpr,
+    N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
+    VECTOR: tl.constexpr, UNROLL: tl.constexpr, SHARE: tl.constexpr,
+):  # fmt: skip
+    """What groups [begin, end), which are whole, add to the cells of a tile, in order."""
+    if SHARE > 1:
+        sums = _shared_groups(
+            vector, strides, begin, end, row, column, place, span,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            BLOCK, N, W, T, P, VECTOR, SHARE,
+        )  # fmt: skip
+    else:
+        sums = tl.zeros((N, W, T, P), tl.float32)
+        for group in tl.range(begin, end, loop_unroll_factor=UNROLL):
+            sums += of_group(
+                vector + group * span, strides, 0, 0, group, row, column, place,
+                width, low_bits, highs, turns, flips, sign_mask, first_group, groups,
+                k0, k1, k2, k3,
+                False, BLOCK, N, W, T, P, VECTOR,
+            )  # fmt: skip
+    return sums
 
 
 @triton.jit
@@ -155,27 +241,23 @@ def gather(
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
-    VECTOR: tl.constexpr, UNROLL: tl.constexpr,
+    VECTOR: tl.constexpr, UNROLL: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile of cells over all groups, in order, for N vectors at once."""
     row, start, column, n = _tile(rows, count, width, BLOCK, N, W, T, P)
     place = start % BLOCK
     strides = n * stride
     span = width.to(tl.int64) * BLOCK
-    earlier = tl.zeros((N, W, T, P), tl.float32)
-    for group in tl.range(0, groups // 2, loop_unroll_factor=UNROLL):
-        earlier += of_group(
-            vector + group * span, strides, 0, 0, group, row, column, place,
-            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            False, BLOCK, N, W, T, P, VECTOR,
-        )  # fmt: skip
-    later = tl.zeros((N, W, T, P), tl.float32)
-    for group in tl.range(groups // 2, groups - 1, loop_unroll_factor=UNROLL):
-        later += of_group(
-            vector + group * span, strides, 0, 0, group, row, column, place,
-            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            False, BLOCK, N, W, T, P, VECTOR,
-        )  # fmt: skip
+    earlier = _of_groups(
+        vector, strides, 0, groups // 2, row, column, place, span,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK, N, W, T, P, VECTOR, UNROLL, SHARE,
+    )  # fmt: skip
+    later = _of_groups(
+        vector, strides, groups // 2, groups - 1, row, column, place, span,
+        width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+        BLOCK, N, W, T, P, VECTOR, UNROLL, SHARE,
+    )  # fmt: skip
     last = groups - 1
     later += of_group(
         vector + last * span, strides, 0, (dim - last * span).to(tl.int32), last, row,
@@ -248,7 +330,8 @@ def _estimates(
             cells = tl.load(row_of_table + at)
         cells = _in_place(cells, flip, 1, W, T, P, VECTOR)
         key = second ^ k3.to(tl.uint32, bitcast=True)
-        bits = _sign_bits(t, place, flip * 0, key, sign_mask, BLOCK, W, P, VECTOR)
+        drawn = _sign_words(t, place, flip * 0, key, sign_mask, BLOCK, W, P, VECTOR)
+        bits = _sign_bits(drawn, flip * 0, W, P, VECTOR)
         values = values + (negated(cells, bits),)
     for step in tl.static_range(len(NETWORK)):
         values = exchange(values, NETWORK[step][0], NETWORK[step][1])

@@ -1,4 +1,4 @@
-"""Triton programs that look up single coordinates or cells of the sketch by permutation."""
+"""Triton programs that look up single coordinates of the sketch by permutation."""
 
 # mypy: ignore-errors
 # Compiled by Triton, which has no types and needs none.
@@ -11,7 +11,6 @@ import triton.language as tl
 from fetchsgd.sketch.kernels.cuda_programs import exchange
 from fetchsgd.sketch.kernels.permuted.hash_programs import (
     RUN_TIME,
-    block_at,
     column_of,
     mix,
     negated,
@@ -120,21 +119,3 @@ def mark_entries(
         BLOCK,
     )  # fmt: skip
     tl.store(marks + row.to(tl.int64) * cols + cell, marked.to(tl.uint8), mask=marked)
-
-
-@triton.jit(do_not_specialize=[*RUN_TIME, "count"])
-def count_loads(
-    loads, cells, count, dim,
-    width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-    BLOCK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """How many coordinates these cells of the first row hold: of all groups, but maybe the last."""
-    at = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = at < count
-    cell = tl.load(cells + at, mask=inside, other=0).to(tl.uint32)
-    last = groups - 1
-    first, second = words(first_group + last, k0, k1)
-    t = block_at(cell // BLOCK, first, second, width, low_bits, highs, turns, k2, k3)
-    within = t * BLOCK + ((cell % BLOCK) ^ (first & flips.to(tl.uint32)))
-    there = last.to(tl.int64) * width * BLOCK + within.to(tl.int64) < dim
-    tl.store(loads + at, last + there.to(tl.int32), mask=inside)
