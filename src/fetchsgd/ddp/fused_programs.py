@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 
 from fetchsgd.quantisers.kernels.cuda_programs import philox
-from fetchsgd.sketch.kernels.permuted.gather_programs import of_group
 from fetchsgd.sketch.kernels.permuted.entry_programs import entries
+from fetchsgd.sketch.kernels.permuted.gather_programs import of_group
 from fetchsgd.sketch.kernels.permuted.hash_programs import RUN_TIME, negated
 
 SIZES = [name for name in RUN_TIME if name not in ("k0", "k1", "k2", "k3")]
