@@ -85,6 +85,17 @@ def test_the_federation_trains_as_the_simulator_does(method, more, tmp_path):
     assert counts(result)["resent"] == 0
 
 
+def test_the_average_of_the_weights_is_the_simulators(tmp_path):
+    grid = federation(tmp_path / "real", settings="average=0.8")
+    result = train(grid)
+    expected = simulated(grid, tmp_path / "simulated")
+    assert result["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-4)
+    real, wanted = (load_file(tmp_path / name / FILE) for name in ("real", "simulated"))
+    torch.testing.assert_close(
+        real["average.weights"], wanted["average.weights"], rtol=1e-4, atol=1e-6
+    )
+
+
 def test_the_first_download_is_a_difference(tmp_path):
     grid = federation(tmp_path / "run")
     result = train(grid)
@@ -112,7 +123,11 @@ def test_the_report_reads_the_folder(tmp_path):
     assert list((tmp_path / "run").glob("events.*"))
 
 
-@pytest.mark.parametrize("more", [{}, {"download__grid": "steps", "upload__bits": 2}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"download__grid": "steps", "upload__bits": 2}, {"settings": "average=0.8"}],
+    ids=str,
+)
 @pytest.mark.parametrize("looks", [1, 3, 6, 9])
 def test_resumed_equals_uninterrupted(looks, more, tmp_path):
     """Killed at any time. Afterwards the nodes hold nothing: for Flower it is another run."""

@@ -212,17 +212,17 @@ def test_allocates_nothing_of_the_size_of_the_vector(rows):
 
 @pytest.mark.gpu
 def test_a_new_key_compiles_nothing_and_takes_no_memory():
-    from fetchsgd.sketch.kernels.permuted import cuda_programs
+    from fetchsgd.sketch.kernels.permuted import gather_programs
 
     sketch = CountSketch(10_000_000, 1, 100_000, block=16, hash="permutation")
     x = normal(sketch.dim, device="cuda")
     sketch.sketch(x)
-    compiled = [len(cache) for cache in _caches(cuda_programs.gather)]
+    compiled = [len(cache) for cache in _caches(gather_programs.gather)]
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for seed in (0, 1, 16, 2**31, 2**63, 2**64 - 1):
         sketch.with_seed(seed).sketch(x)
-    assert [len(cache) for cache in _caches(cuda_programs.gather)] == compiled
+    assert [len(cache) for cache in _caches(gather_programs.gather)] == compiled
     assert torch.cuda.max_memory_allocated() - before < 4 * 4 * sketch.cols
 
 

@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 
 from fetchsgd.quantisers.kernels.cuda_programs import philox
-from fetchsgd.sketch.kernels.permuted.cuda_programs import of_group
 from fetchsgd.sketch.kernels.permuted.entry_programs import entries
+from fetchsgd.sketch.kernels.permuted.gather_programs import of_group
 from fetchsgd.sketch.kernels.permuted.hash_programs import RUN_TIME, negated
 
 SIZES = [name for name in RUN_TIME if name not in ("k0", "k1", "k2", "k3")]
@@ -107,7 +107,7 @@ def fill(
     BLOCK: tl.constexpr, T: tl.constexpr, W: tl.constexpr, P: tl.constexpr,
     VECTOR: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """A tile of cells: the sums of `permuted.cuda_programs.gather`, made ready to be sent."""
+    """A tile of cells: the sums of `permuted.gather_programs.gather`, made ready to be sent."""
     start = tl.program_id(0) * (T * W * P)
     k0, k1, k2, k3 = tl.load(keys), tl.load(keys + 1), tl.load(keys + 2), tl.load(keys + 3)
     # Columns that are not there are read as the last one.

@@ -22,9 +22,9 @@ SHAPES = [
     (99, 100, 4),
     (50, 100, 64),
     (60, 9, 8),
-    (300, 1, 1),
+    (20, 1, 1),
     (601, 600, 8),
-    (5000, 1200, 16),
+    (1500, 700, 16),
     (1, 1, 1),
 ]
 # How large numbers in cells are: all tie, many do, few do.
@@ -38,7 +38,10 @@ def triton(hash):
     return PermutedTriton(hash, DEVICE)
 
 
-@pytest.fixture(params=[PermutedNumba, triton], ids=["numba", "triton"])
+ON_GPU = [pytest.mark.gpu] if torch.cuda.is_available() else []
+
+
+@pytest.fixture(params=[PermutedNumba, pytest.param(triton, marks=ON_GPU)], ids=["numba", "triton"])
 def kind(request):
     return request.param
 
@@ -81,7 +84,7 @@ class TestLaws:
         ours = kind(Permutation(dim, 1, cols, block, seed=8))
         reference = PermutedReference(ours.hash, device_of(ours))
         table = random_table(ours, levels)
-        for threshold in (0.0, 0.5, 2.0, 900.0):
+        for threshold in (0.5, 2.0):
             expected = reference.at_least(table, threshold)
             assert same(ours.at_least(table, threshold), expected)
 

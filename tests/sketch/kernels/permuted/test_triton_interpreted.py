@@ -55,6 +55,16 @@ def test_tables_are_those_of_the_reference(pair, count):
     assert torch.equal(ours.sketch(list(x.split(sizes, dim=1))), expected)
 
 
+@pytest.mark.parametrize("part", [8, 16])
+def test_threads_that_share_the_hash_of_a_block_sum_the_same(pair, part, monkeypatch):
+    monkeypatch.setattr(cuda, "SHARED", 1)
+    monkeypatch.setattr(cuda, "PART", part)
+    ours, reference = pair
+    for count in (1, 3):
+        x = normal(count, ours.hash.dim)
+        assert torch.equal(ours.sketch([x]), reference.sketch([x]))
+
+
 def test_variants_without_signs(pair):
     ours, reference = pair
     x = normal(1, ours.hash.dim)

@@ -17,7 +17,7 @@ from fetchsgd.launch import launch
 from fetchsgd.sketch.kernels.cuda_programs import sum_neighbours
 from fetchsgd.sketch.kernels.median import median_network, middle
 from fetchsgd.sketch.kernels.permuted import cuda_programs as programs
-from fetchsgd.sketch.kernels.permuted import entry_programs, vote_programs
+from fetchsgd.sketch.kernels.permuted import entry_programs, gather_programs, vote_programs
 from fetchsgd.sketch.kernels.permuted.cuda_one_row import TritonOneRow
 from fetchsgd.sketch.kernels.permuted.reference import PermutedReference
 from fetchsgd.sketch.permutation import SIGNS, Permutation
@@ -82,7 +82,7 @@ class PermutedTriton(TritonOneRow):
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
-                programs.gather, grid,
+                gather_programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=lanes, UNROLL=max(FLIGHT // (vectors * size), 1),
                 SHARE=shape["P"] // lanes if SHARED else 1, num_warps=WARPS,
@@ -90,7 +90,7 @@ class PermutedTriton(TritonOneRow):
         else:
             segments = self._segments(pieces, first)
             launch(
-                programs.gather_pieces, grid,
+                gather_programs.gather_pieces, grid,
                 out, pieces[0], segments, len(segments), count, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors,
             )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 from fetchsgd.sketch.kernels.selection import next_below
 from fetchsgd.sketch.permutation import Permutation
 
-# The share of coordinates up to which listing and sorting them is quicker than a walk: 1 / LISTED.
+# Up to 1 / LISTED of all coordinates are listed and sorted; a walk needs no sort.
 LISTED = 128
 # On a GPU, rows of at most so many cells are sorted whole: fewer launches than a selection.
 SORTED_CELLS = 1 << 22
