@@ -24,7 +24,7 @@ TITLES = {
     "digits": "Digits",
     "cifar10": "CIFAR10",
     "femnist": "FEMNIST stand-in",
-    "prose": "Language model stand-in",
+    "personachat": "PersonaChat, SmolLM2-135M",
 }
 BITS, ERRORS = (0.012, 20.0), (2e-6, 60.0)
 MARKED = (2.0, 8.0, 32.0)  # values of tau

@@ -14,9 +14,9 @@ from fetchsgd.quantisers.level_layout import num_runs
 from fetchsgd.sums.kernels.cuda_programs import fill_words, rotate_in_stages
 from fetchsgd.sums.layout import Layout
 
-LANES = 128  # columns of a program, or columns times groups of rows where there are fewer
+LANES = 64  # columns of a program, or columns times groups of rows where there are fewer
 LOG_SOME = 3  # rows that a program loads or stores at once: 2^3
-PER_PROCESSOR = 4  # programs at a time
+PER_PROCESSOR = 8  # programs at a time
 REGISTERS: int | None = 128  # of a thread at most, so that as many programs fit
 SPARE = 1  # chunks between two stages of one, beyond those at work
 ONCE = "evict_first"  # what is read or written once makes room in the cache
