@@ -10,6 +10,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.methods.messages.base import (
+    Levels,
     Memory,
     Reply,
     Sum,
@@ -158,15 +159,19 @@ class LinearMessage(_Stateless):
         return self.payload(round_one(cells, client, upload), round)
 
     def read(self, payload: Payload) -> Reply:
-        numbers = payload.values.floats().view(self.shape)
-        return Reply(numbers, self.numbers, size=getattr(payload.values, "size", None))
+        values, size = payload.values, getattr(payload.values, "size", None)
+        held = values if isinstance(values, Levels) else values.floats().view(self.shape)
+        return Reply(held, self.numbers, size=size, shape=self.shape)
 
     def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
+        flat = total.view(-1)
         if total.device.type != "cpu":
-            total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
-            return
-        numbers = reply.numbers.cpu().reshape(-1)
-        add_weighted(total.view(-1).numpy(), numbers.detach().numpy(), float(weight))
+            flat.add_(reply.numbers.reshape(-1).to(total.device, torch.float64), alpha=weight)
+        elif isinstance(reply.held, Tensor):
+            numbers = reply.held.cpu().reshape(-1)
+            add_weighted(flat.numpy(), numbers.detach().numpy(), float(weight))
+        else:
+            reply.held.add_to(flat.numpy(), float(weight))
 
     def predicted_bytes(self, payload: Payload) -> float:
         return HEADER_BYTES + payload.values.section_bytes()
