@@ -14,17 +14,16 @@ message of the mean is the mean of the messages, so a simulated cohort needs one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float32, Float64, Int64
-from numpy import ndarray
 from torch import Tensor
 
 from fetchsgd.privacy.clipping import Limit
 from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire import (
     Header,
     MismatchError,
@@ -73,26 +72,14 @@ class Upload(NamedTuple):
     limit: Limit | None = None
 
 
-@runtime_checkable
-class Levels(Protocol):
-    """Numbers of few bits that add themselves to a sum: a table of floats would be far larger."""
-
-    def floats(self) -> Float32[Tensor, " count"]: ...
-
-    def float_rows(self, cols: int) -> Iterator[Float32[ndarray, " cols"]]:
-        """The floats, row by row, in memory that the next row may overwrite."""
-        ...
-
-    def add_to(self, total: Float64[ndarray, " count"], weight: float) -> None:
-        """Add what `floats` would be, times the weight."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The numbers of a message that was accepted, and where they belong if not everywhere."""
+    """The numbers of a message that was accepted, and where they belong if not everywhere.
 
-    held: Tensor | Levels
+    held: floats, or levels as they came: as floats they would be far larger.
+    """
+
+    held: Tensor | Quantised
     counted: int  # of them, as the paper counts
     places: Int64[Tensor, " n"] | None = None
     size: float | None = None  # of the numbers, where it matters to the quantiser

@@ -10,7 +10,6 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from fetchsgd.methods.messages.base import (
-    Levels,
     Memory,
     Reply,
     Sum,
@@ -23,6 +22,7 @@ from fetchsgd.methods.messages.base import (
 from fetchsgd.methods.messages.merge_loops import add_weighted
 from fetchsgd.privacy.clipping import Limit, clip
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sums import LevelRows
 from fetchsgd.wire import (
@@ -160,7 +160,7 @@ class LinearMessage(_Stateless):
 
     def read(self, payload: Payload) -> Reply:
         values, size = payload.values, getattr(payload.values, "size", None)
-        held = values if isinstance(values, Levels) else values.floats().view(self.shape)
+        held = values if isinstance(values, Quantised) else values.floats().view(self.shape)
         return Reply(held, self.numbers, size=size, shape=self.shape)
 
     def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:

@@ -1,8 +1,8 @@
 """Levels into a sum on a CPU, run by run, without a table of floats between them.
 
-A reply of 8 bits is a quarter of its floats, and one of 2 bits a sixteenth: those would be written
-to memory and read twice. Here a run of floats lives in the cache. Every number and every addition is
-the one that the floats would give, to the bit.
+A reply of 8 bits is a quarter of its floats, and one of 2 bits a sixteenth: these would be written
+to memory and read twice. Here a run of floats lives in the cache. Every number and every sum is
+the one that floats would give, to the bit.
 """
 
 from __future__ import annotations
