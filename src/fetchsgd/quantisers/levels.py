@@ -35,7 +35,7 @@ from fetchsgd.quantisers import level_section as section
 from fetchsgd.quantisers.kernels import kernels_for
 from fetchsgd.quantisers.kernels.level_loops import add_cells, fill_cells
 from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL, RUN
-from fetchsgd.quantisers.level_sizes import quantised_bytes
+from fetchsgd.quantisers.level_sizes import quantised_bytes, row_bytes
 from fetchsgd.wire import Coding, Reader, register_section
 
 
@@ -81,7 +81,7 @@ class Quantised:
 
     def section_bytes(self) -> float:
         counts = kernels_for(self.symbols.device).histograms(self.symbols[None])
-        return float(quantised_bytes(counts, self.bits, self.count)[0])
+        return row_bytes(counts[0].cpu().numpy(), self.bits, self.count)
 
     def coding(self) -> Coding:
         section.check(self.bits, self.count, self.scales, self.symbols)
