@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from chaos.mutations import mended, mutated
 from chaos.portions import is_there, tell
 from wire.messages import one_of_each
 
+from fetchsgd.flower.server_round import Clock
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.wire import WireError, decode
 
@@ -55,6 +57,14 @@ def test_many_replies_at_once(tmp_path):
     found = load.campaign(0, 30, 2, tmp_path, "8 bits")
     assert found["round_mb"] >= 25
     assert found["reply_as_floats_mb"] > 4
+
+
+def test_replies_that_have_come_count_however_long_merging_takes(tmp_path):
+    """The deadline and the lifetime of messages pass while the first of them are merged."""
+    hurried = Clock(lambda: 10_000 * time.monotonic())
+    began = hurried.now()
+    load.campaign(0, 30, 2, tmp_path, "8 bits", hurried)
+    assert hurried.now() - began > 4 * 120
 
 
 @pytest.mark.parametrize("stage", ["half", "written", "synced", "replaced"])
