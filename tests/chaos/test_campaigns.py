@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from chaos import disks, hostile_bytes, load, table, wires
+from chaos import bounds, disks, hostile_bytes, load, table, wires
 from chaos.forks import Death, fork, outcome
 from chaos.mutations import mended, mutated
 from chaos.portions import is_there, tell
@@ -45,6 +46,30 @@ def test_hostile_messages(tmp_path):
     found = hostile_bytes.campaign(0, 2000, 60.0, tmp_path)
     assert found["messages"] == 2000
     assert found["decoder"] > 1000 < 10 * found["protocol"]
+
+
+def test_a_message_is_slow_if_it_is_so_again():
+    """What a machine does meanwhile is not the message's time; what it takes each time is."""
+    delays = iter([0.0] * 400 + [0.05] + [0.0] * 1000)
+
+    def busy(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    def held_up():
+        busy(next(delays))
+        return b"", lambda: None
+
+    def slow():
+        busy(0.11 if next(delays) else 0.0)
+        return b"", partial(busy, 0.11)
+
+    found = bounds.within_bounds(held_up, 600, 60.0)
+    assert found.seconds < 0.05 <= found.seconds_at_first
+    delays = iter([0.0] * 300 + [1.0] * 2)
+    with pytest.raises(AssertionError, match=r"a message took 0\.1"):
+        bounds.within_bounds(slow, 302, 60.0)
 
 
 def test_damaged_files(tmp_path):
