@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -43,14 +44,14 @@ def main() -> None:
     assert all(map(decoded, kinds))  # numba compiles
     counts: Counter[str] = Counter()
 
-    def one() -> bytes:
+    def one() -> tuple[bytes, Callable[[], bool]]:
         message = mutated(kinds, random)
         try:
             counts["read"] += decoded(message)
         except Exception as error:
             error.add_note(message.hex())
             raise
-        return message
+        return message, lambda: decoded(message)
 
     worst = within_bounds(one, given.count, given.seconds)
     found = {"campaign": "decoder", "seed": given.seed, "messages": worst.messages, **counts}

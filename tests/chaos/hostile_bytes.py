@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,7 +35,7 @@ STRANGE: tuple[Any, ...] = (
 WAYS = ("decoder", "protocol", "frames")
 
 
-def framed(answer: Answer, payload: bytes, random: Random) -> bool:
+def frame_of(answer: Answer, payload: bytes, random: Random) -> bytes:
     """The same in a frame of fetchsgd.exchange, whose checksum is repaired, too."""
     frame = bytearray(to_frame(replace(answer, payload=payload)))
     at = random.randrange(HEAD.size, min(len(frame), 80))
@@ -42,19 +44,23 @@ def framed(answer: Answer, payload: bytes, random: Random) -> bool:
     elif random.random() < 0.3:
         del frame[at:]
     frame[5 : HEAD.size] = struct.pack("<I", zlib.crc32(frame[HEAD.size :]))
+    return bytes(frame)
+
+
+def framed(frame: bytes) -> bool:
     try:
-        from_frame(bytes(frame), Answer, ResendRequest)
+        from_frame(frame, Answer, ResendRequest)
     except RejectedError:
         return False
     return True
 
 
-def judged(honest: Captured, payload: bytes, random: Random) -> bool:
-    """Through the records of Flower and all checks of a reply."""
+def records_of(honest: Captured, payload: bytes, random: Random) -> Any:
+    """As Flower's records, to pass all checks of a reply."""
     records = to_records(replace(honest.answer, payload=payload))
     if random.random() < 0.3:
         _change(records.config_records[HEADER], random)
-    return accepted(records, honest)
+    return records
 
 
 def _change(header: Any, random: Random) -> None:
@@ -77,23 +83,25 @@ def accepted(records: Any, honest: Captured) -> bool:
 
 def one(
     kinds: list[bytes], honest: list[Captured], random: Random, counts: dict[str, int]
-) -> bytes:
-    """One message by one of the three ways."""
+) -> tuple[bytes, Callable[[], bool]]:
+    """One message by one of the three ways, and how to try it again."""
     (way,) = random.choices(WAYS, (6, 3, 1))
     which = random.choice(honest)
     message = mutated(kinds if way == "decoder" else [which.answer.payload], random)
     counts[way] += 1
     try:
         if way == "decoder":
-            counts["read"] += decoded(message)
+            attempt, passed = partial(decoded, message), "read"
         elif way == "protocol":
-            counts["accepted"] += judged(which, message, random)
+            records = records_of(which, message, random)
+            attempt, passed = partial(accepted, records, which), "accepted"
         else:
-            counts["framed"] += framed(which.answer, message, random)
+            attempt, passed = partial(framed, frame_of(which.answer, message, random)), "framed"
+        counts[passed] += attempt()
     except Exception as error:
         error.add_note(f"{way}: {message.hex()}")
         raise
-    return message
+    return message, attempt
 
 
 def campaign(seed: int, count: int, seconds: float, folder: Path) -> dict[str, Any]:
@@ -109,5 +117,6 @@ def campaign(seed: int, count: int, seconds: float, folder: Path) -> dict[str, A
     return {
         "campaign": "bytes", "seed": seed, "messages": worst.messages, **counts,
         "other_exceptions": 0, "slowest_ms": round(1000 * worst.seconds, 2),
+        "slowest_at_first_ms": round(1000 * worst.seconds_at_first, 2),
         "most_memory_of_bound": round(worst.memory, 3),
     }  # fmt: skip

@@ -117,8 +117,13 @@ def resident() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
-def campaign(seed: int, replies: int, rounds: int, folder: Path, way: str) -> dict[str, Any]:
-    """Rounds of so many replies each, in one of the formats."""
+def campaign(
+    seed: int, replies: int, rounds: int, folder: Path, way: str, clock: Clock | None = None
+) -> dict[str, Any]:
+    """Rounds of so many replies each, in one of the formats.
+
+    clock: by which deadlines pass; what has come counts, however long merging takes.
+    """
     torch.set_num_threads(1)
     out = folder / way.replace(" ", "-")
     settings, ours = read_settings({
@@ -128,7 +133,7 @@ def campaign(seed: int, replies: int, rounds: int, folder: Path, way: str) -> di
     })  # fmt: skip
     setup = Setup(settings, ours.clients)
     grid = Generator(setup, replies)
-    result = federate(grid, setup, ours, Clock())
+    result = federate(grid, setup, ours, clock or Clock())
     counts = result["federation"]["counts"]
     assert counts["replies"] == replies * rounds, counts
     assert counts["received_bytes"] == grid.sent_bytes

@@ -69,7 +69,7 @@ CAMPAIGNS = {
     "kill-simulator": Campaign(kills.simulator, 100, 2),
     "kill-server": Campaign(kills.server, 100, 2),
     "kill-clients": Campaign(kills.clients, 100, 4),
-    "kill-flower": Campaign(flower_kills.campaign, 60, 3, portions=7),
+    "kill-flower": Campaign(flower_kills.campaign, 24, 3, portions=10),
     "network": Campaign(network.campaign, 12, 2, needs_root=True),
     "damage": Campaign(disks.damage, 0, 40),
     "disk": Campaign(disks.disks, 100, 4, needs_root=True),

@@ -14,6 +14,8 @@ from typing import Any
 
 Line = dict[str, Any]
 GROWN = "memory_growth_in_a_round_mb"  # lines of earlier versions have none
+FLOWERS = {"node": "SuperNodes", "serverapp": "ServerApps", "superlink": "SuperLinks"}
+FLOWERS |= {"clientapp": "ClientApps"}
 
 
 def summed(lines: list[Line], key: str) -> int:
@@ -37,12 +39,12 @@ def flower_kills(lines: list[Line]) -> tuple[str, str]:
         for name, count in line["at"].items():
             at[name.partition(",")[0]] += count
     lost, ended = at.pop("a node's folder", 0), at.pop("a node ended by itself", 0)
-    told = ", ".join(f"{count} of {name}" for name, count in at.most_common())
+    told = ", ".join(f"{count} {FLOWERS[name]}" for name, count in at.most_common())
     runs, rounds, servers = (summed(lines, key) for key in ("runs", "rounds", "servers"))
     return (
         f"{summed(lines, 'kills'):,}",
-        f"identical in {runs} runs of {rounds} rounds that took {servers} servers; {told}; "
-        f"{lost} nodes' folders were lost, and {ended} nodes ended by themselves",
+        f"identical in {runs} runs of {rounds} rounds that took {servers} servers (killed: "
+        f"{told}); {lost} nodes' folders were lost, and {ended} nodes ended by themselves",
     )
 
 
@@ -111,7 +113,8 @@ def load(lines: list[Line]) -> str:
         "| a reply of a sketch | rounds | MB | ms | MB/s | MB more in a round | than at first |",
         "|---|---|---|---|---|---|---|",
     ]
-    return "\n".join([*rows, *(_row(line) for line in lines if GROWN in line)])
+    newest = {line["format"]: line for line in lines if GROWN in line}
+    return "\n".join([*rows, *map(_row, newest.values())])
 
 
 def _row(line: Line) -> str:
@@ -122,17 +125,47 @@ def _row(line: Line) -> str:
     )
 
 
+def replies(now: Path, before: Path) -> str:
+    """What benchmarks/replies.py has measured, and at an earlier commit."""
+    rows = [
+        "| a reply of a sketch | MB | ms | MB/s of payload | MB/s before |",
+        "|---|---|---|---|---|",
+    ]
+    pairs = zip(_measured(now), _measured(before), strict=True)
+    for (bits, size, taken, speed), (*_, earlier) in pairs:
+        name = {"32 bits": "floats", "16 bits": "bfloat16"}.get(bits, bits)
+        rows.append(f"| {name} | {size} | {taken} | {speed} | {earlier} |")
+    return "\n".join(rows)
+
+
+def _measured(path: Path) -> list[list[str]]:
+    """Bits, MB, milliseconds and MB/s of each row."""
+    rows = json.loads(path.read_text())["rows"]
+    units = (" MB", " ms", " MB/s")
+    told = [[*row["what"].split(", "), row["measured"]] for row in rows]
+    return [
+        [bits, *(word.removesuffix(unit) for word, unit in zip(words, units, strict=True))]
+        for bits, *words in told
+    ]
+
+
 TABLES = {"campaigns": found, "load": load}
+REPLIES = "benchmarks/results/replies-cpu.json", "benchmarks/results/replies-before-cpu.json"
+ROOT = Path(__file__).parents[2]
 
 
 def written(page: str, lines: list[Line], source: str) -> str:
     """The page with its tables made anew, each between two comments."""
     for name, table in TABLES.items():
-        head, end = f"<!-- {name} {source} -->", f"<!-- end {name} -->"
-        before, mark, rest = page.partition(head)
-        assert mark, f"the page has no {head}"
-        page = f"{before}{head}\n{table(lines)}\n{end}{rest.partition(end)[2]}"
-    return page
+        page = _put(page, name, source, table(lines))
+    return _put(page, "replies", REPLIES[0], replies(*(ROOT / path for path in REPLIES)))
+
+
+def _put(page: str, name: str, source: str, table: str) -> str:
+    head, end = f"<!-- {name} {source} -->", f"<!-- end {name} -->"
+    before, mark, rest = page.partition(head)
+    assert mark, f"the page has no {head}"
+    return f"{before}{head}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,12 +13,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
-from chaos import disks, hostile_bytes, load, table, wires
+from chaos import bounds, disks, hostile_bytes, load, table, wires
 from chaos.forks import Death, fork, outcome
 from chaos.mutations import mended, mutated
 from chaos.portions import is_there, tell
 from wire.messages import one_of_each
 
+from fetchsgd.flower.server_round import Clock
 from fetchsgd.runs.files import write_atomically
 from fetchsgd.wire import WireError, decode
 
@@ -45,6 +48,30 @@ def test_hostile_messages(tmp_path):
     assert found["decoder"] > 1000 < 10 * found["protocol"]
 
 
+def test_a_message_is_slow_if_it_is_so_again():
+    """What a machine does meanwhile is not the message's time; what it takes each time is."""
+    delays = iter([0.0] * 400 + [0.05] + [0.0] * 1000)
+
+    def busy(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    def held_up():
+        busy(next(delays))
+        return b"", lambda: None
+
+    def slow():
+        busy(0.11 if next(delays) else 0.0)
+        return b"", partial(busy, 0.11)
+
+    found = bounds.within_bounds(held_up, 600, 60.0)
+    assert found.seconds < 0.05 <= found.seconds_at_first
+    delays = iter([0.0] * 300 + [1.0] * 2)
+    with pytest.raises(AssertionError, match=r"a message took 0\.1"):
+        bounds.within_bounds(slow, 302, 60.0)
+
+
 def test_damaged_files(tmp_path):
     found = disks.damage(0, 25, tmp_path)
     kinds = ("checkpoint cut", "checkpoint flipped", "client cut", "client flipped")
@@ -55,6 +82,14 @@ def test_many_replies_at_once(tmp_path):
     found = load.campaign(0, 30, 2, tmp_path, "8 bits")
     assert found["round_mb"] >= 25
     assert found["reply_as_floats_mb"] > 4
+
+
+def test_replies_that_have_come_count_however_long_merging_takes(tmp_path):
+    """The deadline and the lifetime of messages pass while the first of them are merged."""
+    hurried = Clock(lambda: 10_000 * time.monotonic())
+    began = hurried.now()
+    load.campaign(0, 30, 2, tmp_path, "8 bits", hurried)
+    assert hurried.now() - began > 4 * 120
 
 
 @pytest.mark.parametrize("stage", ["half", "written", "synced", "replaced"])

@@ -67,6 +67,22 @@ def test_norm_and_sum_are_those_of_doubles(shape, generator):
     torch.testing.assert_close(total, wanted, rtol=1e-15, atol=1e-15)
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("cols", [7, 256, 1000, 5003])
+def test_levels_are_judged_and_added_as_their_floats_are(bits, cols):
+    """To the bit, though there is no table of floats; rows need not end where runs do."""
+    method = FetchSGD(DIM, 20, cols, rows=3)
+    reply = answer(method, vectors(1)[0], bits=bits)
+    found = judge(reply, 1, expected(method, bits))
+    floats = decode(reply.payload).values.floats().view(3, cols)
+    assert found.norm == length(floats)
+    assert torch.equal(found.reply.numbers, floats)
+    sums = [torch.full((3, cols), 0.1, dtype=torch.float64) for _ in range(2)]
+    for total, one in zip(sums, (found.reply, Reply(floats, floats.numel())), strict=True):
+        method.message.add(total, one, 3.7)
+    assert torch.equal(sums[0], sums[1])
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("at", [(0, 0), (1, 4095), (1, 4096), (2, 8192)])
 def test_one_number_that_is_not_finite_shows_in_the_norm(bad, at):
@@ -77,7 +93,7 @@ def test_one_number_that_is_not_finite_shows_in_the_norm(bad, at):
 
 
 def _dense(accepted):
-    numbers, _, places, _ = accepted.reply
+    numbers, places = accepted.reply.numbers, accepted.reply.places
     return numbers if places is None else torch.zeros(DIM).index_put((places,), numbers)
 
 

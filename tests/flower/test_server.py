@@ -256,8 +256,9 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     assert weights(tmp_path / "run").isfinite().all()
 
 
-def test_a_server_says_how_it_stands_while_a_round_is_open(tmp_path):
+def test_a_server_says_how_it_stands_while_a_round_is_open(tmp_path, caplog):
     """To Prometheus and to `fetchsgd status`, with a client that is rejected in every round."""
+    caplog.set_level("INFO")
     pytest.importorskip("prometheus_client", reason="pip install 'fetchsgd[metrics]'")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -286,3 +287,7 @@ def test_a_server_says_how_it_stands_while_a_round_is_open(tmp_path):
     done = read_status(out)
     assert (done.state, done.replies) == ("finished", 27)
     assert Events(lines(out)[-1]).most_rejected() == done.rejected_by_client
+    times = done.rejected["examples"]
+    told = f"{times} rejected ({times} examples; client 2 most often, {times})"
+    assert "round 9 of 9: 3 replies, loss" in caplog.text
+    assert told in caplog.text.split("round 9 of 9: ")[1]

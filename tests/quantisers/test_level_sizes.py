@@ -5,8 +5,8 @@ import pytest
 import torch
 from wire.messages import assert_predicted, quantised
 
-from fetchsgd.quantisers.level_sizes import packed_bytes, quantised_bytes
-from fetchsgd.wire import DenseVector, encode
+from fetchsgd.quantisers.level_sizes import packed_bytes, quantised_bytes, row_bytes
+from fetchsgd.wire import DenseVector, encode, rans
 from fetchsgd.wire.sizes import HEADER_BYTES
 
 
@@ -43,3 +43,15 @@ def test_many_at_once_are_one_after_another(bits):
         together, torch.cat([quantised_bytes(row[None], bits, 500_000) for row in counts])
     )
     assert torch.isfinite(together).all()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 6, 8])
+@pytest.mark.parametrize("count", [0, 5, 3000, 70_000, 300_001])
+@pytest.mark.parametrize("spread", [0.0, 0.002, 0.3, 40.0])
+def test_the_size_of_one_message_is_that_of_a_row(bits, count, spread):
+    """By two programs, to the bit."""
+    cells = quantised(bits, count, np.random.default_rng(count), spread)
+    counts = rans.histogram(cells.symbols.numpy())
+    wanted = float(quantised_bytes(torch.from_numpy(counts)[None], bits, count)[0])
+    assert row_bytes(counts, bits, count) == wanted
+    assert cells.section_bytes() == wanted

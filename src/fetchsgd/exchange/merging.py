@@ -9,12 +9,14 @@ arrive makes no difference that float32 would see, but for rare last bits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64
+from numpy import ndarray
 from torch import Tensor
 
 from fetchsgd.exchange.messages import Answer
@@ -64,13 +66,13 @@ def judge(answer: Answer, client: int, expected: Expected) -> Accepted:
     _check_header(answer, client, expected)
     payload = _decoded(answer.payload, expected)
     reply = expected.message.read(payload)
-    norm = length(reply.numbers)
+    norm = _norm(reply)
     # The square of a float32 is finite in float64: so is the norm, unless a number is not.
     if not math.isfinite(norm) or not math.isfinite(answer.loss):
         raise RejectedError("not_finite", "the reply holds numbers that are not finite")
-    clipped = _within_norm(reply.numbers, norm, expected)
-    if clipped is not reply.numbers:
-        reply, norm = reply._replace(numbers=clipped), length(clipped)
+    if _is_to_be_clipped(norm, expected):
+        clipped = reply.numbers * (expected.clip_norm / norm)
+        reply, norm = replace(reply, held=clipped), length(clipped)
     weight = float(answer.examples) if expected.by_examples else 1.0
     return Accepted(
         reply, weight, answer.examples, answer.loss, norm,
@@ -125,18 +127,28 @@ def length(numbers: Tensor) -> float:
     rows = numbers.view(-1, numbers.shape[-1])
     if numbers.device.type != "cpu":
         return float(torch.linalg.vector_norm(rows.double(), dim=1).max())
-    squares = [float(sum_of_squares(row)) for row in rows.detach().numpy()]
-    return math.nan if any(map(math.isnan, squares)) else math.sqrt(max(squares))
+    return _longest(rows.detach().numpy())
 
 
-def _within_norm(numbers: Tensor, norm: float, expected: Expected) -> Tensor:
-    """Reject what is longer than is allowed at all, and clip the rest if that is asked for."""
+def _norm(reply: Reply) -> float:
+    """Of a reply's numbers, as `length` has it; of levels there is never more than one row."""
+    if isinstance(reply.held, Tensor):
+        return length(reply.held)
+    return _longest(reply.held.float_rows(reply.shape[-1]))
+
+
+def _longest(rows: Iterable[Float32[ndarray, " cols"]]) -> float:
+    squares = [float(sum_of_squares(row)) for row in rows]
+    return math.nan if any(map(math.isnan, squares)) else math.sqrt(max(squares, default=0.0))
+
+
+def _is_to_be_clipped(norm: float, expected: Expected) -> bool:
+    """Reject what is longer than is allowed at all; whether clipping is asked for and needed."""
     if expected.max_norm and norm > expected.max_norm:
         raise RejectedError(
             "norm", f"its norm is {norm:.3g}, above federation.max_norm = {expected.max_norm:g}"
         )
-    clip = expected.clip_norm
-    return numbers * (clip / norm) if clip and norm > clip else numbers
+    return 0 < expected.clip_norm < norm
 
 
 class RunningMean:

@@ -83,6 +83,14 @@ class Events:
         )
         return {str(client): dict(why) for client, why in worst[:MOST_NAMED]}
 
+    def told_rejections(self) -> str:
+        """How many, by reason, and the client of whom most was rejected: for a line of the log."""
+        why = {reason: self.counts[f"rejected_{reason}"] for reason in REASONS}
+        told = ", ".join(f"{count} {reason}" for reason, count in why.items() if count)
+        for client, counts in list(self.most_rejected().items())[:1]:
+            told += f"; client {client} most often, {sum(counts.values())}"
+        return f"{self.rejected} rejected ({told})" if told else "0 rejected"
+
     def numbers(self) -> Iterator[Numbers]:
         """For an endpoint, also while a round is open; called from another thread."""
         counts = dict(self.counts)

@@ -166,11 +166,11 @@ def _train(
 def _tell(training: Training, merged: Merged, recorder: Recorder, events: Events) -> None:
     setup, metric = recorder.setup, recorder.metric
     log.info(
-        "round %d of %d: %d replies%s%s; since the first round %d rejected, %s up, %s down, %s",
+        "round %d of %d: %d replies%s%s; since the first round %s, %s up, %s down, %s",
         training.round, setup.rounds, len(merged.clients),
         f", loss {float(merged.loss):.4f}" if merged.loss_is_known else "",
         "" if metric is None else f", {setup.config.task.metric} {metric:.4f}",
-        events.rejected, format_bytes(events.counts["received_bytes"]),
+        events.told_rejections(), format_bytes(events.counts["received_bytes"]),
         format_bytes(events.counts["sent_bytes"]), recorder.phases,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ symbols have a table of frequencies: of the symbols or, if these hold several ce
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from fetchsgd.threads import run_in_order
 from fetchsgd.wire import Coding, Reader, WireError, rans
 from fetchsgd.wire.rans import SYMBOLS, TOTAL, Frequencies, normalise, read_table, table_bytes
 from fetchsgd.wire.reader import number_bytes
-from fetchsgd.wire.segments import assemble, refuse_expansion, skip_padding, spans
+from fetchsgd.wire.segments import SEGMENT, assemble, refuse_expansion, skip_padding, spans
 from fetchsgd.wire.sizes import stream_bytes
 
 # How symbols are written; the format byte of a message is one of these plus the bits of a cell.
@@ -37,20 +38,13 @@ PACKED, EXPLICIT, CELLS = 0x10, 0x20, 0x30
 # The bits of bfloat16 infinity; finite numbers that are not negative are below.
 INFINITY = 0x7F80
 
+BAD_SCALES = "scales must be finite bfloat16 numbers that are not negative"
+
 Bytes = NDArray[np.uint8]
 
 
-def check(
-    bits: int,
-    count: int,
-    scales: Tensor,
-    symbols: Tensor,
-    possible: NDArray[np.bool_] | None = None,
-) -> None:
-    """Refuse invalid cells: before encoding, and after decoding.
-
-    possible: the symbols among which all are, if that is known; they are then not looked at twice.
-    """
+def check(bits: int, count: int, scales: Tensor, symbols: Tensor) -> None:
+    """Refuse invalid cells before they are encoded."""
     if bits not in BITS:
         raise ValueError(f"bits must be one of {BITS}, not {bits}")
     if scales.dtype != torch.float32 or symbols.dtype != torch.uint8:
@@ -61,19 +55,23 @@ def check(
             f"{count} cells of {bits} bits have {runs} scales and {length} symbols, "
             f"not {tuple(scales.shape)} and {tuple(symbols.shape)}"
         )
-    _check_scales(scales)
-    _check_symbols(symbols.cpu().contiguous().numpy(), bits, count, possible)
+    as_bits = scales.cpu().contiguous().view(torch.int32).numpy().view(np.uint32)
+    if (as_bits & 0xFFFF).any():
+        raise ValueError(BAD_SCALES)
+    _check_scales(as_bits >> 16)
+    _check_symbols(symbols.cpu().contiguous().numpy(), bits, count, None)
 
 
-def _check_scales(scales: Tensor) -> None:
-    bits = scales.contiguous().view(torch.int32)
-    if bool(((bits < 0) | (bits >= INFINITY << 16) | (bits & 0xFFFF != 0)).any()):
-        raise ValueError("scales must be finite bfloat16 numbers that are not negative")
+def _check_scales(halves: NDArray[Any]) -> None:
+    """The upper halves of floats; those of negative ones are above that of infinity."""
+    if halves.max(initial=0) >= INFINITY:
+        raise ValueError(BAD_SCALES)
 
 
 def _check_symbols(
     symbols: Bytes, bits: int, count: int, possible: NDArray[np.bool_] | None
 ) -> None:
+    """possible: those among which all are, if that is known; they are then not looked at."""
     allowed = _allowed(bits)
     known = possible is not None and not (possible & ~allowed).any()
     if not known and not all_allowed(symbols, allowed):
@@ -159,7 +157,8 @@ def read(reader: Reader, format: int, count: int) -> tuple[int, Tensor, Tensor, 
     if bits not in BITS or (form == CELLS and CELLS_PER_SYMBOL[bits] == 1):
         raise WireError(f"there are no cells of {bits} bits in format {form:#x}")
     runs = num_runs(count)
-    halves = np.frombuffer(reader.take(2 * runs, "scales"), dtype="<u2").astype(np.int32) << 16
+    halves = np.frombuffer(reader.take(2 * runs, "scales"), dtype="<u2")
+    _check_scales(halves)
     table, possible = None, None
     if form == PACKED:
         array = _unpack(reader.take(32 * bits * runs, "packed cells"), bits)
@@ -170,9 +169,9 @@ def read(reader: Reader, format: int, count: int) -> tuple[int, Tensor, Tensor, 
         table = read_table(reader, *shape)
         model = symbol_model(table, bits, form)
         array, possible = _read_symbols(reader, n, model), model.frequencies > 0
-    scales, symbols = torch.from_numpy(halves).view(torch.float32), torch.from_numpy(array)
-    check(bits, count, scales, symbols, possible)
-    return bits, scales, symbols, Coding(format, table)
+    _check_symbols(array, bits, count, possible)
+    scales = torch.from_numpy(halves.astype(np.int32) << 16).view(torch.float32)
+    return bits, scales, torch.from_numpy(array), Coding(format, table)
 
 
 def _pack(symbols: Bytes, bits: int) -> bytes:
@@ -210,14 +209,17 @@ def _read_symbols(reader: Reader, count: int, model: rans.Model) -> Bytes:
     for first, last in stretches:
         sizes.append(reader.number("the size of a segment", rans.most_bytes(last - first)))
         rans.check_size(sizes[-1], last - first)
-    parts = [reader.take(size, "a segment") for size in sizes]
+    first = reader.at
+    for size in sizes:
+        reader.take(size, "a segment")
+    segments = rans.Segments(reader.data[first : reader.at], sizes, SEGMENT)
     skip_padding(reader, start, count)
     out = np.empty(count, dtype=np.uint8)
+    # Two are decoded at once; one thread takes them all in one go.
+    each = 2 if torch.get_num_threads() > 1 else max(len(sizes), 1)
 
-    def two(first: int) -> None:
-        some = slice(first, first + 2)
-        outs = [out[slice(*span)] for span in stretches[some]]
-        rans.decode_segments(outs, parts[some], model)
+    def some(first: int) -> None:
+        segments.decode_into(out, first, min(first + each, len(sizes)), model)
 
-    list(run_in_order(two, range(0, len(parts), 2), count))
+    list(run_in_order(some, range(0, len(sizes), each), count))
     return out

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from numpy import ndarray
 from torch import Tensor
 
+from fetchsgd.quantisers.kernels.size_loops import list_shares, table_bytes
+from fetchsgd.quantisers.kernels.size_loops import stream_bytes as row_stream_bytes
 from fetchsgd.quantisers.level_layout import (
     CELLS_PER_SYMBOL,
     RUN,
@@ -52,6 +56,20 @@ def quantised_bytes(
         size = 2 * num_runs(count) + table + stream_bytes(symbols, coded)
         smallest = torch.minimum(smallest, size)
     return smallest
+
+
+def row_bytes(counts: Int64[ndarray, " 256"], bits: int, count: int) -> float:
+    """`quantised_bytes` of one message on a CPU, to the bit."""
+    symbols = num_symbols(count, bits)
+    if count == 0 or (CELLS_PER_SYMBOL[bits] > 1 and symbols < SEGMENT):
+        return float(quantised_bytes(torch.from_numpy(counts)[None], bits, count)[0])
+    shares, inverse = np.empty((2, 1, len(counts)))
+    rare = list_shares(counts, shares[0])
+    left = max(float(torch.from_numpy(shares).sum(dim=-1)), 1.0)
+    table = table_bytes(counts, shares[0], rare, left, inverse[0])
+    coded = float((torch.from_numpy(counts) * torch.from_numpy(inverse).log2()).sum(dim=-1))
+    size = 2 * num_runs(count) + table + row_stream_bytes(symbols, max(coded, 0.0))
+    return min(float(size), float(packed_bytes(bits, count)))
 
 
 def _with_cell_table(counts: Tensor, bits: int) -> tuple[Tensor, Tensor]:

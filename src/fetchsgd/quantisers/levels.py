@@ -21,17 +21,21 @@ visible, without a look at the data.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64, UInt8
+from numpy import ndarray
 from torch import Tensor
 
 from fetchsgd.quantisers import level_section as section
 from fetchsgd.quantisers.kernels import kernels_for
-from fetchsgd.quantisers.level_layout import BITS, RUN
-from fetchsgd.quantisers.level_sizes import quantised_bytes
+from fetchsgd.quantisers.kernels.level_loops import add_cells, fill_cells
+from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL, RUN
+from fetchsgd.quantisers.level_sizes import quantised_bytes, row_bytes
 from fetchsgd.wire import Coding, Reader, register_section
 
 
@@ -58,9 +62,26 @@ class Quantised:
             self.scales[None], self.symbols[None], self.bits, self.count, one
         )
 
+    def float_rows(self, cols: int) -> Iterator[Float32[ndarray, " cols"]]:
+        """`floats` by rows of so many cells, all of them in the memory of one."""
+        scales, symbols, per_symbol = self._arrays()
+        row = np.empty(cols, dtype=np.float32)
+        for first in range(0, self.count, cols):
+            fill_cells(row, symbols, scales, self.bits, per_symbol, first)
+            yield row
+
+    def add_to(self, total: Float64[ndarray, " count"], weight: float) -> None:
+        """Add the cells times a weight to a sum, in place."""
+        scales, symbols, per_symbol = self._arrays()
+        add_cells(total, symbols, scales, self.bits, per_symbol, weight)
+
+    def _arrays(self) -> tuple[Float32[ndarray, " runs"], UInt8[ndarray, " symbols"], int]:
+        """As loops on a CPU want them."""
+        return self.scales.numpy(), self.symbols.numpy(), CELLS_PER_SYMBOL[self.bits]
+
     def section_bytes(self) -> float:
         counts = kernels_for(self.symbols.device).histograms(self.symbols[None])
-        return float(quantised_bytes(counts, self.bits, self.count)[0])
+        return row_bytes(counts[0].cpu().numpy(), self.bits, self.count)
 
     def coding(self) -> Coding:
         section.check(self.bits, self.count, self.scales, self.symbols)

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from fetchsgd.wire.errors import WireError
 from fetchsgd.wire.rans_loops import (
+    BAD_END,
+    BAD_STATE,
     LANES,
     LOWEST,
     count_symbols,
-    pop_symbols,
-    pop_two,
+    list_frequencies,
+    pop_segments,
     push_symbols,
 )
 from fetchsgd.wire.reader import Reader, number_bytes
@@ -115,6 +117,18 @@ def _up_to_last(frequencies: Frequencies) -> Iterable[int]:
 def read_table(reader: Reader, size: int, total: int) -> Frequencies:
     """The opposite of `table_bytes`: a table of `size` entries ends where the sum is met."""
     found = np.zeros(size, dtype=np.int64)
+    ahead = np.frombuffer(reader.data[reader.at : reader.at + 3 * size + 2], dtype=np.uint8)
+    ahead.flags.writeable = False  # whatever the message is in, so that there is one loop
+    used = list_frequencies(ahead, found, total)
+    if used < 0:
+        return _read_table_slowly(reader, size, total)
+    reader.take(used, "frequencies")
+    return found
+
+
+def _read_table_slowly(reader: Reader, size: int, total: int) -> Frequencies:
+    """With a sentence about what is wrong."""
+    found = np.zeros(size, dtype=np.int64)
     at, left, after_zeros = 0, total, False
     while left > 0:
         if at >= size:
@@ -144,42 +158,31 @@ def encode(symbols: NDArray[np.uint8], model: Model) -> bytes:
 
 def decode_into(out: NDArray[np.uint8], data: memoryview, model: Model) -> None:
     """The opposite of `encode`: symbols until `out` is full, which must use up all of `data`."""
-    words, states = _words_and_states(data, len(out))
-    _check_end(pop_symbols(out, words, states, *model.for_decoding), words, states)
+    Segments(data, [len(data)], max(len(out), 1)).decode_into(out, 0, 1, model)
 
 
-def decode_segments(outs: list[NDArray[np.uint8]], parts: list[memoryview], model: Model) -> None:
-    """`decode_into` of one segment, or of two at once."""
-    if len(outs) == 1 or len(outs[0]) != len(outs[1]) or lanes(len(outs[0])) == 1:
-        for out, data in zip(outs, parts, strict=True):
-            decode_into(out, data, model)
-        return
-    (words_a, states_a), (words_b, states_b) = (
-        _words_and_states(data, len(out)) for out, data in zip(outs, parts, strict=True)
-    )
-    tables = model.for_decoding
-    used_a, used_b = pop_two(outs[0], outs[1], words_a, words_b, states_a, states_b, *tables)
-    _check_end(used_a, words_a, states_a)
-    _check_end(used_b, words_b, states_b)
+class Segments:
+    """What `encode` has made of stretches of `symbols` symbols each, but the last of them.
 
+    sizes: bytes of each, one behind another in `data`; `check_size` has passed all.
+    """
 
-def _words_and_states(
-    data: memoryview, symbols: int
-) -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
-    """Words with as many zeros behind them as the loops may look ahead; states that may be."""
-    head = lanes(symbols) * STATE_BYTES
-    states = np.frombuffer(data[:head], dtype="<u4").astype(np.uint32)
-    given = np.frombuffer(data[head:], dtype="<u2")
-    words = np.zeros(len(given) + LANES, dtype=np.uint16)
-    words[: len(given)] = given
-    if (states < LOWEST).any():
-        raise WireError("a state of the entropy coder is below 65536")
-    return words, states
+    def __init__(self, data: memoryview, sizes: list[int], symbols: int) -> None:
+        # The loops may look ahead, beyond the last word.
+        self.words = np.zeros(len(data) // 2 + LANES, dtype=np.uint16)
+        self.words[: len(self.words) - LANES] = np.frombuffer(data, dtype="<u2")
+        self.starts = np.cumsum([0, *sizes]) // 2
+        self.symbols = symbols
 
-
-def _check_end(used: int, words: NDArray[np.uint16], states: NDArray[np.uint32]) -> None:
-    if used != len(words) - LANES or (states != LOWEST).any():
-        raise WireError("entropy-coded data do not end where they should")
+    def decode_into(self, out: NDArray[np.uint8], first: int, last: int, model: Model) -> None:
+        """Segments [first, last) to their places in `out`, which is for the whole stream."""
+        wrong = pop_segments(
+            out, self.words, self.starts, self.symbols, SHORT, first, last, *model.for_decoding
+        )
+        if wrong == BAD_STATE:
+            raise WireError("a state of the entropy coder is below 65536")
+        if wrong == BAD_END:
+            raise WireError("entropy-coded data do not end where they should")
 
 
 def most_bytes(symbols: int) -> int:

@@ -14,6 +14,7 @@ from numba import njit
 
 LANES = 4
 LOWEST = np.uint32(1 << 16)
+BAD_STATE, BAD_END = 1, 2
 _MASK = np.uint32((1 << 14) - 1)
 _14 = np.uint32(14)
 _1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
@@ -141,6 +142,52 @@ def pop_two(out_a, out_b, words_a, words_b, states_a, states_b, lookup, table):
 
 
 @njit(nogil=True, cache=True)
+def _open(words, starts, i, lanes):
+    """The words of segment i, with as many behind them as may be looked at, and its states."""
+    head = 2 * lanes
+    states = np.empty(lanes, np.uint32)
+    for lane in range(lanes):
+        low, high = words[starts[i] + 2 * lane], words[starts[i] + 2 * lane + 1]
+        states[lane] = np.uint32(low) | np.uint32(np.uint32(high) << _16)
+    return words[starts[i] + head : starts[i + 1] + LANES], states
+
+
+@njit(nogil=True, cache=True)
+def _ends_well(used, words, states):
+    return used == words.size - LANES and (states == LOWEST).all()
+
+
+@njit(nogil=True, cache=True)
+def pop_segments(out, words, starts, size, short, first, last, lookup, table):
+    """Segments [first, last) of a stream, two at once where both are whole; what is wrong, or 0.
+
+    Each has `size` symbols, but the last of the stream, and one lane if it has fewer than `short`.
+    What lies behind a segment is never part of it: whoever uses it has used too many words.
+    """
+    i = first
+    while i < last:
+        here = out[i * size : (i + 1) * size]
+        words_a, states_a = _open(words, starts, i, LANES if here.size >= short else 1)
+        if (states_a < LOWEST).any():
+            return BAD_STATE
+        there = out[(i + 1) * size : (i + 2) * size]
+        if i + 1 == last or there.size != here.size or here.size < short:
+            used = pop_symbols(here, words_a, states_a, lookup, table)
+            if not _ends_well(used, words_a, states_a):
+                return BAD_END
+            i += 1
+            continue
+        words_b, states_b = _open(words, starts, i + 1, LANES)
+        if (states_b < LOWEST).any():
+            return BAD_STATE
+        used, more = pop_two(here, there, words_a, words_b, states_a, states_b, lookup, table)
+        if not (_ends_well(used, words_a, states_a) and _ends_well(more, words_b, states_b)):
+            return BAD_END
+        i += 2
+    return 0
+
+
+@njit(nogil=True, cache=True)
 def count_symbols(symbols):
     """How often each of 256 symbols occurs."""
     # Four tables in turn: an equal neighbour need not wait for the count before it.
@@ -154,3 +201,35 @@ def count_symbols(symbols):
     for i in range(whole, symbols.size):
         counts[0, symbols[i]] += 1
     return counts.sum(axis=0)
+
+
+@njit(nogil=True, cache=True)
+def list_frequencies(data, found, total):
+    """Read a table as rans.read_table does: bytes used, or -1 where it is not an honest one."""
+    at, place, left, after_zeros = 0, 0, total, False
+    while left > 0:
+        if at + 3 > data.size or place >= found.size:
+            return -1
+        first, second = np.int64(data[at]), np.int64(data[at + 1])
+        if first == 0:
+            if after_zeros:
+                return -1
+            place += 1 + second
+            at += 2
+            after_zeros = True
+            continue
+        frequency, size = first, 1
+        if first > 127:
+            frequency, size = first - 128 + (second << 7), 2
+            if second > 127:
+                frequency, size = frequency - (128 << 7) + (np.int64(data[at + 2]) << 14), 3
+            if data[at + size - 1] == 0:
+                return -1
+        if frequency > left:
+            return -1
+        found[place] = frequency
+        left -= frequency
+        place += 1
+        at += size
+        after_zeros = False
+    return at

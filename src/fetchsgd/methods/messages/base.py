@@ -14,6 +14,7 @@ message of the mean is the mean of the messages, so a simulated cohort needs one
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from fetchsgd.privacy.clipping import Limit
 from fetchsgd.quantisers.base import Quantiser
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.wire import (
     Header,
     MismatchError,
@@ -70,13 +72,23 @@ class Upload(NamedTuple):
     limit: Limit | None = None
 
 
-class Reply(NamedTuple):
-    """The numbers of a message that was accepted, and where they belong if not everywhere."""
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """The numbers of a message that was accepted, and where they belong if not everywhere.
 
-    numbers: Tensor
+    held: floats, or levels as they came: as floats they would be far larger.
+    """
+
+    held: Tensor | Quantised
     counted: int  # of them, as the paper counts
     places: Int64[Tensor, " n"] | None = None
     size: float | None = None  # of the numbers, where it matters to the quantiser
+    shape: tuple[int, ...] = (-1,)  # of levels
+
+    @property
+    def numbers(self) -> Tensor:
+        """As floats."""
+        return self.held if isinstance(self.held, Tensor) else self.held.floats().view(self.shape)
 
 
 class Message(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -130,7 +130,7 @@ class ChunkedMessage:
 
     def read(self, payload: Payload) -> Reply:
         reply = self._chosen.read(payload)
-        return reply._replace(counted=len(reply.numbers))
+        return replace(reply, counted=len(reply.numbers))
 
     def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
         self._chosen.add(total, reply, weight)

@@ -22,6 +22,7 @@ from fetchsgd.methods.messages.base import (
 from fetchsgd.methods.messages.merge_loops import add_weighted
 from fetchsgd.privacy.clipping import Limit, clip
 from fetchsgd.quantisers.base import Quantiser, RoundedRows
+from fetchsgd.quantisers.levels import Quantised
 from fetchsgd.sketch import CountSketch, Table
 from fetchsgd.sums import LevelRows
 from fetchsgd.wire import (
@@ -158,15 +159,19 @@ class LinearMessage(_Stateless):
         return self.payload(round_one(cells, client, upload), round)
 
     def read(self, payload: Payload) -> Reply:
-        numbers = payload.values.floats().view(self.shape)
-        return Reply(numbers, self.numbers, size=getattr(payload.values, "size", None))
+        values, size = payload.values, getattr(payload.values, "size", None)
+        held = values if isinstance(values, Quantised) else values.floats().view(self.shape)
+        return Reply(held, self.numbers, size=size, shape=self.shape)
 
     def add(self, total: Float64[Tensor, ...], reply: Reply, weight: float) -> None:
+        flat = total.view(-1)
         if total.device.type != "cpu":
-            total.add_(reply.numbers.to(total.device, torch.float64), alpha=weight)
-            return
-        numbers = reply.numbers.cpu().reshape(-1)
-        add_weighted(total.view(-1).numpy(), numbers.detach().numpy(), float(weight))
+            flat.add_(reply.numbers.reshape(-1).to(total.device, torch.float64), alpha=weight)
+        elif isinstance(reply.held, Tensor):
+            numbers = reply.held.cpu().reshape(-1)
+            add_weighted(flat.numpy(), numbers.detach().numpy(), float(weight))
+        else:
+            reply.held.add_to(flat.numpy(), float(weight))
 
     def predicted_bytes(self, payload: Payload) -> float:
         return HEADER_BYTES + payload.values.section_bytes()
