@@ -199,9 +199,9 @@ WHEN = [
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
     *(("cifar10-sums", "fetchsgd",
-       {"method.cols": cols, "method.mask_momentum": False}, "upload")
-      for cols in (650_000, 340_000)),
-    ("femnist-sums", "fetchsgd", {}, "upload"),
+       {"method.cols": cols, "method.k": 0, "upload.sum_bits": bits}, "upload")
+      for cols, bits in ((650_000, 8), (340_000, 8), (650_000, 6))),
+    *(("femnist-sums", "fetchsgd", {"upload.sum_bits": bits}, "upload") for bits in (8, 6)),
     *((DIGITS, "fetchsgd", {"method.cols": cols, "method.k": 0}, "upload")
       for cols in (8000, 4000, 2000, 1000)),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
@@ -236,6 +236,9 @@ REACHED = [
      "upload"),
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
+    *(("cifar10-sums", "fetchsgd",
+       {"method.cols": cols, "method.k": 0, "upload.sum_bits": 8}, "upload")
+      for cols in (650_000, 340_000)),
     ("cifar10-paper", "fetchsgd-paper", {"method.cols": 650_000, "method.k": 100_000}, "upload"),
     ("cifar10-paper", "fetchsgd-paper", {"method.cols": 325_000, "method.k": 100_000}, "upload"),
 ]  # fmt: skip
