@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from emulated import Way, way
 from measure import environment
+from reading import WIDTH, steps_to
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -45,7 +46,6 @@ METHODS = (
 )
 WARM_UP = 20  # steps over which the rate of learning rises
 TEST_SEQUENCES = 2000
-WIDTH = 30  # of the mean that a curve is read by
 
 
 class Workers:
@@ -193,14 +193,6 @@ def measure(options: argparse.Namespace) -> None:
         if options.out:
             with options.out.open("a") as out:
                 out.write(json.dumps(row | {"about": about}) + "\n")
-
-
-def steps_to(losses: Sequence[float], target: float) -> int | None:
-    """The first step at which the mean of the last losses is at the target."""
-    for end in range(WIDTH, len(losses) + 1):
-        if fmean(losses[end - WIDTH : end]) <= target:
-            return end
-    return None
 
 
 def read(files: Sequence[Path], targets: Sequence[float]) -> None:

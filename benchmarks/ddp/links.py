@@ -29,8 +29,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from curves import WIDTH, steps_to
 from measure import environment
+from reading import WIDTH, steps_to
 from switch import LinksError, Switch, bits_a_second
 
 METHODS = (

@@ -10,15 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from curves import steps_to
+from reading import steps_to
 
 RESULTS = Path(__file__).parents[1] / "results"
 LOSSES = (2.4, 2.3, 2.2, 2.1, 2.0)
