@@ -9,18 +9,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks/ddp"))  # for what the program imports, and no longer
 TOOLS = runpy.run_path(str(ROOT / "benchmarks/ddp/page.py"))
 sys.path.pop(0)
-LOSSES, by_method, fewest_steps, lines_of, links, renewed, seconds_to = (
-    TOOLS[name]
-    for name in [
-        "LOSSES",
-        "by_method",
-        "fewest_steps",
-        "lines_of",
-        "links",
-        "renewed",
-        "seconds_to",
-    ]
-)
+LOSSES, lines_of, links = TOOLS["LOSSES"], TOOLS["lines_of"], TOOLS["links"]
+by_method, fewest_steps = TOOLS["by_method"], TOOLS["fewest_steps"]
+renewed, seconds_to = TOOLS["renewed"], TOOLS["seconds_to"]
 
 PAGE = (ROOT / "docs/ddp.md").read_text()
 ROWS = by_method(lines_of("ddp-curves-h200.jsonl"))
