@@ -77,15 +77,17 @@ def test_looking_never_keeps_a_run_from_starting(tmp_path):
     with alone_in(tmp_path):
         pass
     words = [sys.executable, "-c", asks, str(tmp_path)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    processes = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(2)]
     try:
-        process.stdout.readline()
+        for process in processes:
+            process.stdout.readline()
         for _ in range(100):
             with alone_in(tmp_path):
                 pass
     finally:
-        process.kill()
-        process.communicate()
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 LINE = {

@@ -20,6 +20,7 @@ from fetchsgd.errors import UserError, from_os
 
 FILE = "lock"
 BUSY = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+PATIENCE = 5.0  # seconds, while others do nothing but ask
 
 if sys.platform == "win32":
     import msvcrt
@@ -30,23 +31,35 @@ if sys.platform == "win32":
         file.seek(AWAY)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
+    def _ask(file: IO[str]) -> None:
+        time.sleep(0.1)  # there are no shared locks: who asks has it for an instant
+        _lock(file)
+        file.seek(AWAY)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
     def _lock(file: IO[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def _ask(file: IO[str]) -> None:
+        """Fails where a process trains; any number may ask at the same time."""
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
 
 def _lock_soon(file: IO[str]) -> None:
-    """Whoever only asks whether it is locked has the lock for an instant."""
-    for seconds in (0.02, 0.1):
+    """Who asks keeps others from the lock for an instant, but not from asking."""
+    end = time.monotonic() + PATIENCE
+    while True:
         try:
             return _lock(file)
         except OSError as error:
-            if error.errno not in BUSY:
+            if error.errno not in BUSY or time.monotonic() > end:
                 raise
-            time.sleep(seconds)
-    return _lock(file)
+        _ask(file)
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -79,7 +92,7 @@ def is_locked(folder: Path) -> bool:
     """Whether a process trains there now; where disks have no locks, nobody seems to."""
     try:
         with (folder / FILE).open() as file:
-            _lock(file)
+            _ask(file)
     except OSError as error:
         return error.errno in BUSY
     return False
