@@ -149,8 +149,8 @@ def hooks():
                 torch.zeros(14007, dtype=dtype),
                 Settings(8.0, cells, feedback=feedback),
             )
-            bucket = fused.FusedBucket(settings, layout, 0, buffer, 0, 4)
-            bucket.begin(3, buffer, kept, torch.zeros(14000))
+            bucket = fused.FusedBucket(settings, layout, 0, buffer.device, 0, 4)
+            bucket.begin(3, [buffer], kept, torch.zeros(14000))
             bucket.fill()
             bucket.finish()
 

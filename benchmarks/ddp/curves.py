@@ -1,7 +1,8 @@
 """Loss by step for every way to exchange gradients, in one process that stands for four workers.
 
     FETCHSGD_DATA=... python benchmarks/ddp/curves.py --device cuda --out curves.jsonl
-    ... --task cifar10 --steps 480 --lr "0.2 0.4"
+    python benchmarks/ddp/curves.py --task resnet9 --data FOLDER --device cuda --bf16 \\
+        --out benchmarks/results/ddp-resnet9-h200.jsonl
     ... --part 1/4                  # a quarter of the runs, to have several side by side
     python benchmarks/ddp/curves.py --read curves*.jsonl
 
@@ -9,14 +10,15 @@ What compression does to training has nothing to do with links, so it is measure
 where steps are fast: emulated.py does to all workers' gradients what the hooks would do. How
 long a step takes is measured by links.py, with real workers and links.
 
-The text is Shakespeare's, with AdamW; the images are CIFAR10, with Nesterov's momentum and a rate
-that falls to zero. Every method has the same choice of rates. Written: a line of JSON for each run.
+trained.py says what is trained. Every method has the same choice of rates. Written: a line of JSON
+for each run, whose losses end where one is not finite.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,21 +33,33 @@ import torch
 from emulated import Way, way
 from measure import environment
 from reading import WIDTH, steps_to
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
+from trained import add_options, augmented, load, model_of, optimizer_of, rate
 
-from fetchsgd.tasks.augment import crop_and_flip
 from fetchsgd.tasks.base import HeldOut, Task
-from fetchsgd.tasks.cifar import cifar10
-from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
 
 METHODS = (
     "sketch:64:cells=int4 sketch:128:cells=int4 sketch:256:cells=int4:exact_below=0 "
     "sketch:1024:cells=int4:exact_below=0 sketch:16 topk:0.001 topk:0.01 bf16 "
     "plain power:1 power:4 power:16 lowrank:4:8 lowrank:8:8 lowrank:16:8"
 )
-WARM_UP = 20  # steps over which the rate of learning rises
+ON_IMAGES = (
+    "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 sketch:64:cells=int4 "
+    "sketch:256:cells=int4:exact_below=0 lowrank:4:8 lowrank:16:8"
+)
+# Where nothing else is said.
+USUAL: dict[str, dict[str, Any]] = {
+    "shakespeare": {"methods": METHODS.split(), "batch": 8, "steps": 1000, "lr": [1e-3]},
+    "resnet9": {
+        "methods": ON_IMAGES.split(),
+        "batch": 128,
+        "steps": 600,
+        "lr": [0.05, 0.1, 0.025],
+    },
+}
 TEST_SEQUENCES = 2000
+OFTEN = 50  # steps after which a run that has diverged is left
 
 
 class Workers:
@@ -59,12 +73,8 @@ class Workers:
         self.inputs = task.train.inputs.to(options.device)
         self.targets = task.train.targets.to(options.device)
         torch.manual_seed(options.seed)
-        if options.task == "cifar10":
-            self.model: nn.Module = task.model()
-        else:
-            characters = int(task.train.targets.max()) + 1
-            self.model = CharacterModel(characters, options.width, options.layers)
-        self.model.to(options.device)
+        shape = options.width, options.layers
+        self.model = model_of(options.task, task, *shape, options.device)
         self.parameters = list(self.model.parameters())
         self.start = [p.detach().clone() for p in self.parameters]
         shape = count, options.workers * options.batch // count
@@ -109,34 +119,20 @@ class Workers:
         shape = self.options.workers * self.options.batch
         chosen = torch.randint(len(self.targets), (shape,), generator=dice, device=dice.device)
         x = self.inputs[chosen]
-        if self.options.task == "cifar10":
-            x = crop_and_flip(x, dice)
+        x = augmented(self.options.task, x, dice)
         self.x.copy_(x.view_as(self.x))
         self.y.copy_(self.targets[chosen].view_as(self.y))
 
 
-def rate(options: argparse.Namespace, peak: float, step: int) -> float:
-    rising = min(1.0, (step + 1) / WARM_UP)
-    falling = 1 - step / options.steps if options.task == "cifar10" else 1.0
-    return peak * rising * falling
-
-
 def train(workers: Workers, options: argparse.Namespace, exchange: Way, peak: float) -> list[float]:
-    """Loss by step."""
+    """Loss by step, as long as it is finite."""
     workers.restart()
-    optimizer: torch.optim.Optimizer
-    if options.task == "cifar10":
-        sgd = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
-        optimizer = torch.optim.SGD(workers.parameters, lr=peak, **sgd)
-    else:
-        optimizer = torch.optim.AdamW(
-            workers.parameters, lr=peak, fused=options.device == "cuda" or None
-        )
+    optimizer = optimizer_of(options.task, workers.parameters, peak, options.device)
     dice = torch.Generator(options.device).manual_seed(1000 + options.seed)
     losses = []
     for step in range(options.steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate(options, peak, step)
+            group["lr"] = rate(options.task, peak, step, options.steps)
         workers.draw(dice)
         workers.compute()
         losses.append(workers.loss.mean())
@@ -144,7 +140,10 @@ def train(workers: Workers, options: argparse.Namespace, exchange: Way, peak: fl
         for parameter, mean in zip(workers.parameters, means, strict=True):
             parameter.grad = mean.view_as(parameter)
         optimizer.step()
-    return torch.stack(losses).tolist()
+        if step % OFTEN == OFTEN - 1 and not math.isfinite(losses[-1]):
+            break
+    found = torch.stack(losses).tolist()
+    return found[: next((at for at, loss in enumerate(found) if not math.isfinite(loss)), None)]
 
 
 @torch.no_grad()
@@ -162,12 +161,14 @@ def quality(workers: Workers, task: Task, test: HeldOut) -> float:
 
 
 def measure(options: argparse.Namespace) -> None:
-    task = cifar10() if options.task == "cifar10" else shakespeare(sequences_per_client=0)
+    task = load(options.task, options.data)
     test = task.test_data
     together, apart = Workers(options, task, 1), Workers(options, task, options.workers)
     shapes = [p.shape for p in apart.parameters]
     about = environment(options.device) | {
-        key: value for key, value in vars(options).items() if key not in ("out", "read", "methods")
+        key: value
+        for key, value in vars(options).items()
+        if key not in ("out", "read", "methods", "data")
     }
     part, parts = map(int, options.part.split("/"))
     for peak, method in list(product(options.lr, options.methods))[part::parts]:
@@ -181,12 +182,13 @@ def measure(options: argparse.Namespace) -> None:
             "lr": peak,
             "weights": sum(shape.numel() for shape in shapes),
             "sent": exchange.sent,
-            "loss": fmean(losses[-WIDTH:]),
+            "loss": fmean(losses[-WIDTH:]) if len(losses) == options.steps else None,
             "test": quality(workers, task, test),
             "losses": [round(loss, 4) for loss in losses],
         }
+        last = f"{row['loss']:.4f}" if row["loss"] else f"none after {len(losses)} steps"
         print(
-            f"{method:40} lr {peak:<8g} {row['sent'] / 1e3:9.1f} kB  loss {row['loss']:.4f}  "
+            f"{method:40} lr {peak:<8g} {row['sent'] / 1e3:9.1f} kB  loss {last}  "
             f"test {row['test']:.4f}  ({time.perf_counter() - start:.1f} s)",
             flush=True,
         )
@@ -216,14 +218,12 @@ def _sent(rows: Sequence[dict[str, Any]], method: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", type=str.split, default=METHODS.split())
-    parser.add_argument("--task", choices=["shakespeare", "cifar10"], default="shakespeare")
+    add_options(parser)
+    parser.add_argument("--methods", type=str.split)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=8, help="examples of a worker in a step")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--lr", type=lambda text: [*map(float, text.split())], default=[1e-3])
+    parser.add_argument("--batch", type=int, help="examples of a worker in a step")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--lr", type=lambda text: [*map(float, text.split())])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="forward and backward in bfloat16")
     parser.add_argument("--seed", type=int, default=0)
@@ -232,6 +232,9 @@ def main() -> None:
     parser.add_argument("--read", type=Path, nargs="+", help="show earlier --out instead")
     parser.add_argument("--targets", type=lambda text: [*map(float, text.split())], default=[2.0])
     options = parser.parse_args()
+    for name, value in USUAL[options.task].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     torch.set_float32_matmul_precision("high")
     if options.read:
         read(options.read, options.targets)

@@ -154,7 +154,7 @@ class Sketch:
         world = len(self.states)
         rows = torch.cat(list(gradients), dim=1)
         exchanges = [
-            exchange_of(state, self.layout, 0, step, row, rank, world)
+            exchange_of(state, self.layout, 0, step, [row], rank, world)
             for rank, (state, row) in enumerate(zip(self.states, rows, strict=True))
         ]
         for exchange in exchanges:

@@ -2,10 +2,11 @@
 
     sudo FETCHSGD_DATA=... .venv/bin/python benchmarks/ddp/links.py --out ddp-links.json
     ... --device cuda --curves ddp-curves.jsonl --runs "power:4 lowrank:4:8"
+    ... --task resnet9 --data FOLDER --batch 128 --bf16 --curves ddp-resnet9.jsonl
     ... --workers 2 --width 64 --layers 2 --methods "plain sketch:64" --steps 5      # a small try
 
 Four processes over gloo (worker.py), each in a network namespace of its own behind a link of
-limited speed (switch.py), train one transformer on Shakespeare. Where the kernel gives no
+limited speed (switch.py), train a transformer or ResNet9 (trained.py). Where the kernel gives no
 namespaces, links are paced (paced.py): ranks and steps are real, and the link's time is added.
 
 First each method in turn takes a few steps at every speed. Then `--runs` train over links of the
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measure import environment
 from reading import WIDTH, steps_to
 from switch import LinksError, Switch, bits_a_second
+from trained import add_options
 
 METHODS = (
     "plain bf16 power:1 power:4 power:16 topk:0.01 topk:0.001 lowrank:4:8 lowrank:16:8 "
@@ -48,8 +50,9 @@ class Ranks:
     """All ranks, to be told what to do; they answer in turn."""
 
     def __init__(self, options: argparse.Namespace, switch: Switch | None) -> None:
-        names = ("device", "threads", "workers", "width", "layers", "batch")
+        names = ("task", "data", "device", "threads", "workers", "width", "layers", "batch")
         settings = {name: getattr(options, name) for name in names}
+        settings |= {"bf16": options.bf16, "run_steps": options.run_steps}
         settings["links"] = "namespaces" if switch else "paced"
         place = {
             "MASTER_ADDR": switch.address(0) if switch else "127.0.0.1",
@@ -163,6 +166,8 @@ def best_rates(file: Path | None) -> dict[str, float]:
     rows = [json.loads(line) for line in file.open()]
     found: dict[str, tuple[float, float]] = {}
     for row in rows:
+        if row["loss"] is None:  # which has diverged
+            continue
         tried = row["loss"], row["lr"]
         found[row["method"]] = min(found.get(row["method"], tried), tried)
     return {method: lr for method, (_, lr) in found.items()}
@@ -188,10 +193,10 @@ def main() -> None:
     parser.add_argument("--runs", type=str.split, default=RUNS.split())
     parser.add_argument("--rates", type=str.split, default=["100mbit", "1gbit"])
     parser.add_argument("--links", choices=["auto", "namespaces", "paced"], default="auto")
+    add_options(parser)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=8, help="sequences of a worker in a step")
+    parser.add_argument("--batch", type=int, default=8, help="examples of a worker in a step")
+    parser.add_argument("--bf16", action="store_true", help="forward and backward in bfloat16")
     parser.add_argument("--steps", type=int, default=12, help="that are timed")
     parser.add_argument("--run-steps", type=int, default=400)
     parser.add_argument("--run-seconds", type=float, default=40.0)
@@ -224,7 +229,7 @@ def write(
     """After each method, so that what was measured is there if the rest does not come."""
     if options.out:
         about = environment(options.device) | {
-            key: str(value) for key, value in vars(options).items() if key != "out"
+            key: str(value) for key, value in vars(options).items() if key not in ("out", "data")
         }
         options.out.write_text(
             json.dumps({"links": kind, "steps": rows, "runs": runs, "about": about}) + "\n"

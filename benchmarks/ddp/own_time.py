@@ -5,7 +5,9 @@
 
 With one rank nothing is sent, so what a step takes longer is sketching, rounding and reading. All
 methods take turns, a few steps each, so that what else the machine does slows all of them alike.
-A size is width x layers x sequences of 256 characters; the model computes in bfloat16.
+`plain:again` is plain DDP once more: what single measurements differ by. `group_mb=0` is the hook
+with a table for each bucket, `group_mb=1000` with one for all. A size is width x layers x sequences
+of 256 characters; the model computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from fetchsgd.tasks.shakespeare import CharacterModel
 
 CHARACTERS, LENGTH = 74, 256
 METHODS = (
-    "plain bf16 sketch:64:cells=int4 sketch:64:cells=int4:bucket_mb=1000 "
-    "sketch:64:cells=int4:feedback=0.9:bucket_mb=1000 sketch:16:bucket_mb=1000 power:4 "
-    "lowrank:4:8:bucket_mb=1000"
+    "plain plain:again bf16 sketch:64:cells=int4 sketch:64:cells=int4:group_mb=0 "
+    "sketch:64:cells=int4:group_mb=64 sketch:64:cells=int4:group_mb=128 "
+    "sketch:64:cells=int4:group_mb=1000 sketch:64:cells=int4:bucket_mb=1000 sketch:16 "
+    "sketch:64:cells=int4:feedback=0.9 power:4 lowrank:4:8:bucket_mb=1000"
 )
 SIZES = "384x6x32 384x6x128 1024x10x32"  # 10.7 and 126 million weights
 WARM, STEPS = 6, 8

@@ -18,6 +18,10 @@ from reading import steps_to
 
 RESULTS = Path(__file__).parents[1] / "results"
 LOSSES = (2.4, 2.3, 2.2, 2.1, 2.0)
+# Of ResNet9: losses by step, and how long steps take over links. The second may come later.
+IMAGES, IMAGE_LINKS = RESULTS / "ddp-resnet9-h200.jsonl", RESULTS / "ddp-resnet9-links-h200.json"
+IMAGE_LOSSES = (1.4, 1.2, 1.0, 0.8)
+MISSING = "Not measured yet."
 Row = dict[str, Any]
 
 
@@ -52,6 +56,29 @@ def curves() -> str:
         for loss in LOSSES:
             steps = fewest_steps(rows, loss)
             cells.append(f"{steps}, {steps * sent / 1e6:.0f} MB" if steps else "")
+        table.append(f"| {' | '.join(cells)} |")
+    return "\n".join(table)
+
+
+def resnet9() -> str:
+    """Accuracy at the end; and steps, bytes and, where steps were timed, seconds to each loss."""
+    if not IMAGES.exists():
+        return MISSING
+    timed = json.loads(IMAGE_LINKS.read_text())["steps"] if IMAGE_LINKS.exists() else []
+    seconds = {row["method"]: row["seconds"] for row in timed if row["rate"] == "100mbit"}
+    head = " | ".join(f"to {loss}" for loss in IMAGE_LOSSES)
+    table = [f"| | kB a step | accuracy | rate | {head} |", "|---" * (4 + len(IMAGE_LOSSES)) + "|"]
+    for method, rows in by_method(lines_of(IMAGES.name)).items():
+        sent, ended = rows[0]["sent"], [row for row in rows if row["loss"] is not None]
+        best = max(ended, key=lambda row: row["test"], default=None)
+        accuracy = f"{100 * best['test']:.1f} % | {best['lr']:g}" if best else "diverged | "
+        cells = [f"`{method}`", f"{sent / 1e3:.0f}", accuracy]
+        for loss in IMAGE_LOSSES:
+            found = fewest_steps(ended, loss)
+            cell = f"{found}, {found * sent / 1e6:.0f} MB" if found else ""
+            if found and method in seconds:
+                cell += f", {found * seconds[method]:.0f} s"
+            cells.append(cell)
         table.append(f"| {' | '.join(cells)} |")
     return "\n".join(table)
 
@@ -92,8 +119,19 @@ def own_time() -> str:
     return "\n".join(table)
 
 
+def own_time_words() -> str:
+    """What the sketch takes with DDP's own buckets."""
+    rows = lines_of("ddp-own-time-h200.jsonl")
+    shares = [
+        f"{100 * (row['ratio'] - 1):.1f} % of a step of {row['weights'] / 1e6:.0f} million weights"
+        for row in rows
+        if row["method"] == "sketch:64:cells=int4"
+    ]
+    return f"**With DDP's own buckets the sketch takes {', and '.join(shares)}.**"
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    each.__name__: each for each in (curves, steps, runs, own_time)
+    each.__name__: each for each in (curves, resnet9, steps, runs, own_time, own_time_words)
 }
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "balance": float,
     "exact_below": int,
     "feedback": float,
+    "group_mb": float,
 }
 
 

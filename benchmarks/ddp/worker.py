@@ -20,10 +20,8 @@ import torch.distributed as dist
 from paced import pace
 from rivals import wrap
 from torch.nn.functional import cross_entropy
+from trained import augmented, load, model_of, optimizer_of, rate
 
-from fetchsgd.tasks.shakespeare import CharacterModel, shakespeare
-
-WARM_UP = 20  # steps over which the rate of learning rises
 COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
@@ -38,31 +36,31 @@ class Worker:
         is_paced = settings["links"] == "paced"
         self.link = pace() if is_paced or self.device == "cuda" else None
         self.counts_itself = is_paced
-        task = shakespeare(sequences_per_client=0)
-        self.inputs = task.train.inputs.to(self.device)
-        self.targets = task.train.targets.to(self.device)
-        self.characters = int(task.train.targets.max()) + 1
+        self.name, self.run_steps = settings["task"], settings["run_steps"]
+        self.task = load(self.name, settings["data"])
+        self.inputs = self.task.train.inputs.to(self.device)
+        self.targets = self.task.train.targets.to(self.device)
 
     def start(self, method: str, lr: float) -> dict[str, Any]:
         torch.manual_seed(0)
-        settings = self.settings
-        model = CharacterModel(self.characters, settings["width"], settings["layers"])
-        self.model = model.to(self.device)
+        shape = self.settings["width"], self.settings["layers"]
+        self.model = model_of(self.name, self.task, *shape, self.device)
         self.ddp = wrap(self.model, method, 0, hooked=self.counts_itself)
-        fused = True if self.device == "cuda" else None
-        self.optimizer = torch.optim.AdamW(self.ddp.parameters(), lr=lr, fused=fused)
+        self.optimizer = optimizer_of(self.name, self.ddp.parameters(), lr, self.device)
         self.lr, self.step = lr, 0
         self.dice = torch.Generator(self.device).manual_seed(1000 + self.rank)
-        return {"weights": sum(p.numel() for p in model.parameters())}
+        return {"weights": sum(p.numel() for p in self.model.parameters())}
 
     def one_step(self) -> torch.Tensor:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * min(1.0, (self.step + 1) / WARM_UP)
+            group["lr"] = rate(self.name, self.lr, min(self.step, self.run_steps), self.run_steps)
         size = (self.settings["batch"],)
         chosen = torch.randint(len(self.targets), size, generator=self.dice, device=self.device)
         self.optimizer.zero_grad()
-        outputs = self.ddp(self.inputs[chosen]).flatten(0, 1)
-        loss = cross_entropy(outputs, self.targets[chosen].flatten())
+        inputs = augmented(self.name, self.inputs[chosen], self.dice)
+        with torch.autocast(self.device, torch.bfloat16, self.settings["bf16"]):
+            outputs = self.ddp(inputs).float()
+        loss = cross_entropy(outputs.flatten(0, -2), self.targets[chosen].flatten())
         loss.backward()
         self.optimizer.step()
         self.step += 1

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from group_scenarios import GROUPED
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.functional import cross_entropy
@@ -274,6 +275,7 @@ ALONE = [
     learned,
     not_finite,
     mistakes,
+    *GROUPED,
 ]
 
 

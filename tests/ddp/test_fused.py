@@ -8,7 +8,7 @@ from fetchsgd.ddp.balance import scales
 from fetchsgd.ddp.exchange import Exchange
 from fetchsgd.ddp.fused import FusedBucket, can_fuse
 from fetchsgd.ddp.keys import draw
-from fetchsgd.ddp.layout import Layout, Piece, of_pieces
+from fetchsgd.ddp.layout import Layout, Piece, of_buckets, of_pieces
 from fetchsgd.ddp.levels import Levels
 
 DEVICES = ["cuda" if torch.cuda.is_available() else "cpu"]
@@ -18,10 +18,18 @@ EXACT = (Piece("c", 0, 20, (20,)), Piece("d", 2630, 7, (7,)))
 LAYOUT = Layout(COMPRESSED, EXACT)
 LENGTH = 2637
 STEPS = 3
+# The same tensors in two buckets, which are exchanged together.
+HALVES = Layout(
+    (Piece("a", 0, 2500, (50, 50), bucket=1), Piece("b", 20, 110, (11, 10), bucket=0)),
+    (Piece("c", 0, 20, (20,), bucket=0), Piece("d", 2500, 7, (7,), bucket=1)),
+)
+CUT = 130
 
 
 class Plain:
     """One rank, by exchange.py."""
+
+    layout = LAYOUT
 
     def __init__(self, settings, rank, world, device):
         self.settings, self.rank, self.world = settings, rank, world
@@ -31,14 +39,14 @@ class Plain:
         }
         self.left = torch.zeros(LAYOUT.dim, device=device)
 
-    def begin(self, step, buffer):
-        settings, kept = self.settings, self.kept
+    def begin(self, step, buffers):
+        settings, kept, layout = self.settings, self.kept, self.layout
         levels = Levels(settings.bits, self.world) if settings.has_levels else None
         self.exchange = Exchange(
-            settings, LAYOUT, self.rank, self.world, settings.sketch(LAYOUT.dim, step, 1),
+            settings, layout, self.rank, self.world, settings.sketch(layout.dim, step, 1),
             {name: kept[name] for name in settings.fields},
-            self.left if settings.feedback else None, buffer,
-            of_pieces(buffer, COMPRESSED), of_pieces(buffer, EXACT),
+            self.left if settings.feedback else None,
+            of_buckets(buffers, layout.compressed), of_buckets(buffers, layout.exact),
             scales(kept["size"], settings.balance) if settings.balance else None,
             levels if step > 0 else None, draw(settings.seed, step, 1).rounding, step,
         )  # fmt: skip
@@ -48,14 +56,39 @@ class Plain:
 class Fused(Plain):
     """The same, by fused.py from the second step on."""
 
-    def begin(self, step, buffer):
+    def begin(self, step, buffers):
         if step == 0 and self.settings.has_levels:
-            return super().begin(step, buffer)
+            return super().begin(step, buffers)
         if not hasattr(self, "bucket"):
-            self.bucket = FusedBucket(self.settings, LAYOUT, 1, buffer, self.rank, self.world)
+            device, place = buffers[0].device, (self.rank, self.world)
+            self.bucket = FusedBucket(self.settings, self.layout, 1, device, *place)
         kept = {name: self.kept[name] for name in self.settings.fields}
-        self.bucket.begin(step, buffer, kept, self.left if self.settings.feedback else None)
+        self.bucket.begin(step, buffers, kept, self.left if self.settings.feedback else None)
         return self.bucket
+
+
+class InTwo:
+    """Each bucket as two, in memory of their own that is elsewhere in every step."""
+
+    layout = HALVES
+
+    def begin(self, step, buffers):
+        (self.whole,) = buffers
+        self.halves = [self.whole[:CUT].clone(), self.whole[CUT:].clone()]
+        if step % 2:  # the second may lie before the first
+            self.halves = [half.clone() for half in reversed(self.halves)][::-1]
+        exchange = super().begin(step, self.halves)
+        finish = type(exchange).finish
+        exchange.finish = lambda: (finish(exchange), self.whole.copy_(torch.cat(self.halves)))
+        return exchange
+
+
+class PlainInTwo(InTwo, Plain):
+    pass
+
+
+class FusedInTwo(InTwo, Fused):
+    pass
 
 
 def run(kind, settings, world, gradients, spoil=None):
@@ -67,7 +100,7 @@ def run(kind, settings, world, gradients, spoil=None):
         buffers = [gradients[step, rank].clone() for rank in range(world)]
         if step == spoil:
             buffers[-1][200] = torch.inf
-        exchanges = [rank.begin(step, buffer) for rank, buffer in zip(ranks, buffers, strict=True)]
+        exchanges = [rank.begin(step, [one]) for rank, one in zip(ranks, buffers, strict=True)]
         for exchange in exchanges:
             exchange.fill()
         sent.append([[m.clone() for m in exchange.messages] for exchange in exchanges])
@@ -137,6 +170,24 @@ def test_tensors_are_balanced_alike(device, dtype, generator):
             assert torch.allclose(one, other, rtol=2e-2, atol=5e-3)
         assert fused_read[step][0].equal(fused_read[step][1])
     assert torch.allclose(ranks[0].kept["size"], fused_ranks[0].kept["size"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("one", "two"), [(Plain, PlainInTwo), (Fused, FusedInTwo)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_buckets_together_are_one_to_the_bit(device, one, two, dtype, generator):
+    settings = Settings(8.0, "int8", balance=0.5, feedback=0.5)
+    gradients = drawn(generator, 2, device, dtype)
+    sent, read, ranks = run(one, settings, 2, gradients)
+    same_sent, same_read, same_ranks = run(two, settings, 2, gradients)
+    for step in range(STEPS):
+        for rank in range(2):
+            assert read[step][rank].equal(same_read[step][rank])
+            pairs = zip(sent[step][rank], same_sent[step][rank], strict=True)
+            assert all(message.equal(same) for message, same in pairs)
+    for rank, same in zip(ranks, same_ranks, strict=True):
+        assert rank.left.equal(same.left)
+        assert all(tensor.equal(same.kept[name]) for name, tensor in rank.kept.items())
 
 
 # The interpreter computes with numpy, which warns of what is tested here.

@@ -21,8 +21,8 @@ def group(tmp_path_factory):
     dist.destroy_process_group()
 
 
-def trained(model, inputs, options, steps=6, group=None):
-    ddp = DistributedDataParallel(model, bucket_cap_mb=1, process_group=group)
+def trained(model, inputs, options, steps=6, group=None, bucket_cap_mb=1):
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb, process_group=group)
     state = None
     if "rank" in options:
         state = LowRankState(ddp, **options)
@@ -75,7 +75,45 @@ def test_the_same_steps_give_the_same_bits(group, network_and_inputs, cells, opt
     assert same(state, other)
 
 
-@pytest.mark.parametrize("options", [{}, {"feedback": 0.5}, {"momentum": 0.5}, {"start_iter": 3}])
+@pytest.mark.parametrize("cells", CELLS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_buckets_together_are_one_bucket_to_the_bit(group, network_and_inputs, cells, options):
+    model, inputs = network_and_inputs
+    options = {"compression": 16.0, "cells": cells, "exact_below": 0} | options
+    together, state = trained(copy.deepcopy(model), inputs, options)
+    single, other = trained(copy.deepcopy(model), inputs, options, bucket_cap_mb=100)
+    assert together.equal(single)
+    assert same(state, other)
+    # And each by itself has hashes of its own.
+    alone, _ = trained(copy.deepcopy(model), inputs, options | {"group_mb": 0.0})
+    assert alone.isfinite().all()
+    assert not alone.equal(single)
+
+
+def test_gradients_are_there_when_the_optimiser_reads_them(group):
+    """Many buckets, and a backward pass that is still running when the last is handed over."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(2048, 2048, bias=False), nn.ReLU()) for _ in range(8)]
+    model, inputs = nn.Sequential(*layers).cuda(), torch.randn(6, 4096, 2048, device="cuda")
+    for size in (0.0, 40.0, None):
+        ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+        state = SketchState(ddp, 1.0, cells="float32", group_mb=size)  # a cell for each weight
+        ddp.register_comm_hook(state, sketch_hook)
+        for batch in inputs:
+            model.zero_grad()
+            model(batch).square().sum().backward()
+            expected = [p.grad.clone() for p in model.parameters()]
+            ddp.zero_grad(set_to_none=True)
+            ddp(batch).square().sum().backward()
+            found = [p.grad.clone() for p in model.parameters()]
+            for one, other in zip(found, expected, strict=True):
+                assert (one - other).norm() < 1e-4 * other.norm()
+        del ddp
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"feedback": 0.5}, {"momentum": 0.5}, {"start_iter": 3}, {"group_mb": 0.0}]
+)
 def test_gloo_gives_the_bits_of_nccl(group, network_and_inputs, options):
     model, inputs = network_and_inputs
     options = {"compression": 16.0} | options

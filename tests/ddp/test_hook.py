@@ -114,6 +114,52 @@ def test_bytes_are_those_of_the_tables_and_of_what_is_never_compressed(found):
 def test_what_is_not_finite_reaches_all_ranks_and_no_memory(found):
     for rank in found:
         assert rank["not_finite"] == {"nan": True, "kept": True}
+        assert rank["not_finite_together"] == {"nan": True, "kept": True}
+
+
+def test_buckets_together_are_one_bucket_to_the_bit(found):
+    assert found[0]["as_one_bucket"] == found[1]["as_one_bucket"]
+    for together, single in found[0]["as_one_bucket"].values():
+        assert together == single
+
+
+def test_which_buckets_are_exchanged_together(found):
+    assert found[0]["some_together"] == found[1]["some_together"]
+    seen = {name: run[2] for name, run in found[0]["some_together"].items()}
+    assert seen["by default"] == seen["alone"]  # on a CPU
+    alone = [row for row in seen["alone"] if row[0] == 3]
+    assert [index for _, index, _, _ in alone] == list(range(len(alone)))
+    assert len(alone) > 2
+    count, size = len(alone), sum(nbytes for *_, nbytes in alone)
+    assert [row for row in seen["all"] if row[0] == 3] == [[3, 0, count, size]]
+    some = [row for row in seen["some"] if row[0] == 3]
+    assert 1 < len(some) < count
+    assert all(nbytes >= 0.002 * 2**20 for *_, nbytes in some[:-1])
+    assert [index for _, index, _, _ in some] == [
+        sum(many for *_, many, _ in some[:at]) for at in range(len(some))
+    ]
+
+
+def test_buckets_of_two_kinds_of_numbers_are_not_put_together(found):
+    assert found[0]["mixed_kinds"] == found[1]["mixed_kinds"]
+    steps = [step for step, *_ in found[0]["mixed_kinds"][2]]
+    assert all(steps.count(step) >= 2 for step in steps)
+
+
+def test_ranks_with_fewer_batches_gather_the_same_buckets(found):
+    assert found[0]["joined_together"] == found[1]["joined_together"]
+    assert [steps for *_, steps in found[0]["joined_together"]] == [7, 7]
+
+
+def test_accumulated_gradients_are_reduced_once_together(found):
+    for rank in found:
+        assert rank["accumulated_together"]["difference"] < 1e-6
+        assert rank["accumulated_together"]["steps"] == 3
+
+
+def test_a_table_that_cannot_be_read_ends_the_backward_pass(found):
+    for rank in found:
+        assert "a table that cannot be read" in rank["failed_reading"]
 
 
 def test_a_fresh_process_goes_on_from_the_state_of_rank_0(found):

@@ -1,5 +1,6 @@
 """The tables on the page are what was measured, and what it says follows from them."""
 
+import json
 import re
 import runpy
 import sys
@@ -20,6 +21,27 @@ ROWS = by_method(lines_of("ddp-curves-h200.jsonl"))
 def test_tables():
     assert renewed(PAGE) == PAGE
     assert len(re.findall("<!-- ddp ", PAGE)) >= 4
+
+
+def test_resnet9_with_and_without_times_of_steps(tmp_path, monkeypatch):
+    losses = [2.0 - step / 40 for step in range(60)]
+    lines = [
+        {"method": "plain", "lr": 0.1, "sent": 4e6, "loss": None, "test": 0.1, "losses": losses},
+        {"method": "plain", "lr": 0.05, "sent": 4e6, "loss": 0.6, "test": 0.9, "losses": losses},
+        {"method": "topk:0.1", "lr": 0.1, "sent": 1e6, "loss": None, "test": 0.1, "losses": []},
+    ]
+    names = TOOLS["resnet9"].__globals__
+    for name in ("IMAGES", "IMAGE_LINKS"):
+        monkeypatch.setitem(names, name, tmp_path / names[name].name)
+    monkeypatch.setitem(names, "RESULTS", tmp_path)
+    assert TOOLS["resnet9"]() == "Not measured yet."
+    names["IMAGES"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    *_, plain, diverged = TOOLS["resnet9"]().splitlines()
+    assert plain == "| `plain` | 4000 | 90.0 % | 0.05 | 40, 160 MB | 48, 192 MB | 56, 224 MB |  |"
+    assert diverged == "| `topk:0.1` | 1000 | diverged |  |  |  |  |  |"
+    timed = {"steps": [{"method": "plain", "rate": "100mbit", "seconds": 2.0}]}
+    names["IMAGE_LINKS"].write_text(json.dumps(timed))
+    assert "40, 160 MB, 80 s" in TOOLS["resnet9"]()
 
 
 def fewest_bytes(kinds, loss):

@@ -117,6 +117,7 @@ def test_a_state_of_another_model_is_refused():
         ({"top_k": 2.0}, "top_k must be from 0 to 1, got 2.0"),
         ({"momentum": -1.0}, "momentum must be from 0 to 1, got -1.0"),
         ({"balance": 2.0}, "balance must be from 0 to 1, got 2.0"),
+        ({"group_mb": -1.0}, "group_mb must be from 0 to .*, got -1.0"),
         ({"seed": -1}, "seed must be from 0 to .*, got -1"),
     ],
 )
@@ -131,6 +132,13 @@ def test_without_a_prior_nothing_is_kept_for_each_weight():
     assert Settings(8.0, "int8", **EVERYTHING).fields == {
         "variance": True, "momentum": True, "error": True, "step": False, "size": False
     }  # fmt: skip
+
+
+def test_buckets_wait_for_each_other_on_a_gpu_alone():
+    gpu = torch.device("cuda")
+    assert Settings().group_bytes(CPU) == 0
+    assert Settings().group_bytes(gpu) == 256 * 2**20
+    assert Settings(group_mb=2.0).group_bytes(CPU) == Settings(group_mb=2.0).group_bytes(gpu)
 
 
 def test_nothing_to_train():

@@ -42,6 +42,7 @@ class HookState(ABC):
         self.step = 0
         self.sent_bytes = 0
         self._agreed_in: dist.ProcessGroup | None = None
+        self._over_nccl: tuple[dist.ProcessGroup, bool] | None = None
         self._side: torch.cuda.Stream | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._layouts: dict[tuple[int, ...], Layout] = {}
@@ -56,6 +57,14 @@ class HookState(ABC):
         if group is None:
             raise UserError("there is no process group; call torch.distributed.init_process_group")
         return group
+
+    @property
+    def over_nccl(self) -> bool:
+        """Whether the group sums what is on a GPU by NCCL. To ask for that takes long, so once."""
+        group = self.group
+        if self._over_nccl is None or self._over_nccl[0] is not group:
+            self._over_nccl = group, "cuda:nccl" in dist.get_backend_config(group)
+        return self._over_nccl[1]
 
     def side_stream(self, device: torch.device) -> torch.cuda.Stream:
         """The same in every step, so that memory is used again."""

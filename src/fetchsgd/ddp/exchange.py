@@ -1,4 +1,4 @@
-"""One bucket in one step, on any device and with any options: what a rank says, and what it reads.
+"""Some buckets in one step, on any device and with any options: what ranks say, and what they read.
 
 fused.py does the same in few programs on a GPU, for the usual options.
 """
@@ -35,8 +35,7 @@ class Exchange:
     sketch: CountSketch
     kept: State
     left: Tensor | None  # what the rank could not say in the steps before
-    buffer: Tensor
-    compressed: list[Tensor]  # flat views of the buffer
+    compressed: list[Tensor]  # flat views of the buckets
     exact: list[Tensor]
     scales: Tensor | None  # of the tensors that are compressed
     levels: Levels | None
@@ -94,8 +93,8 @@ class Exchange:
             torch._foreach_mul_(list(parts), list(self.scales.unbind()))
         return left
 
-    def finish(self) -> Tensor:
-        """From the sums to what the optimiser sees."""
+    def finish(self) -> None:
+        """From the sums to what the optimiser sees, in the buckets themselves."""
         self._record_stream()
         sizes = self.layout.exact_sizes
         tensors = 0 if self.scales is None else len(self.scales)
@@ -122,7 +121,6 @@ class Exchange:
         targets = [*self.compressed, *self.exact]
         parts = [*torch.split(update, self.layout.sizes), *torch.split(exact, sizes)]
         torch._foreach_copy_(targets, parts)
-        return self.buffer
 
     def _record_stream(self) -> None:
         """What another stream has made is needed until the current one has read it."""

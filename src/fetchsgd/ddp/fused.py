@@ -7,6 +7,7 @@ few of them, they are the same in every step, and what they write to is kept.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,18 @@ def chunks_of(pieces: tuple[Piece, ...], first: int, tensor: int | None) -> list
 
 
 class FusedBucket:
-    """One bucket, from step to step: `fill`, and `finish` when the sums of all ranks are there."""
+    """One bucket, or several together, from step to step: `fill`, and `finish` when the sums of all
+    ranks are there.
+    """
 
     def __init__(
-        self, settings: Settings, layout: Layout, index: int, buffer: Tensor,
+        self, settings: Settings, layout: Layout, index: int, device: torch.device,
         rank: int, world: int,
     ) -> None:  # fmt: skip
         self.settings, self.layout, self.index = settings, layout, index
-        self.buffer, self.rank, self.world = buffer, rank, world
-        device = buffer.device
+        self.rank, self.world = rank, world
+        self.buffers: Sequence[Tensor] = ()
+        self.pointers: list[int] = []
         sketch = settings.sketch(layout.dim, 0, index)
         assert sketch.block is not None
         self.cols, self.block = sketch.cols, sketch.block
@@ -88,9 +92,12 @@ class FusedBucket:
         self.wide_chunks, self.descriptions = len(wide), 1 + len(exact) + balanced
         self.chunks = torch.tensor([*wide, *exact], dtype=torch.int64).to(device)
         self.exact = self.chunks[len(wide) :]
-        counts = [-(-size // CHUNK) for size in self.layout.sizes]
+        self.in_bucket = self.chunks[:, 1].clone()
+        pieces = (*self.layout.compressed, *self.layout.exact)
+        counts = [-(-piece.size // CHUNK) for piece in pieces]
+        self.buckets = torch.tensor(np.repeat([p.bucket for p in pieces], counts)).to(device)
         self.first_chunks = torch.tensor(
-            np.concatenate([[0], np.cumsum(counts)]), dtype=torch.int32
+            np.concatenate([[0], np.cumsum(counts[: self.tensors])]), dtype=torch.int32
         ).to(device)
         self.counts = torch.tensor(self.layout.sizes, dtype=torch.float32).to(device)
         self.about = balanced + sum(self.layout.exact_sizes)
@@ -137,9 +144,14 @@ class FusedBucket:
             },
         }  # fmt: skip
 
-    def begin(self, step: int, buffer: Tensor, kept: State, errors: Tensor | None) -> None:
-        """The bucket and what is kept may be elsewhere in every step; errors are the rank's own."""
-        self.buffer = buffer
+    def begin(
+        self, step: int, buffers: Sequence[Tensor], kept: State, errors: Tensor | None
+    ) -> None:
+        """Buckets and what is kept may be elsewhere in every step; errors are the rank's own."""
+        self.buffers = buffers
+        pointers = [buffer.data_ptr() for buffer in buffers]
+        if pointers != self.pointers:
+            self._point_to(pointers)
         if not self.drawn_from <= step < self.drawn_from + AHEAD:
             words = np.zeros((AHEAD, WORDS), dtype=np.int32)
             words[:, :6] = drawn_ahead(self.settings.seed, step, AHEAD, self.index)
@@ -150,11 +162,19 @@ class FusedBucket:
         self.size, self.steps = kept.get("size", self.scales), kept.get("step", self.used)
         self.errors = self.vector if errors is None else errors
 
+    def _point_to(self, pointers: list[int]) -> None:
+        """Programs get the first bucket; where others are is counted from there."""
+        size, device = self.buffers[0].element_size(), self.chunks.device
+        starts = torch.tensor([(each - pointers[0]) // size for each in pointers]).to(device)
+        self.chunks[:, 1] = self.in_bucket + starts[self.buckets]
+        self.pointers = pointers
+
     def fill(self) -> None:
         """This rank's messages."""
+        bucket = self.buffers[0]
         launch(
             self.programs.balance, (self.wide_chunks,),
-            self.vector, self.squares, self.scales, self.chunks, self.buffer, self.errors,
+            self.vector, self.squares, self.scales, self.chunks, bucket, self.errors,
             self.size, self.tensors, self.settings.balance / 2, **self.constants["balance"],
         )  # fmt: skip
         launch(
@@ -166,21 +186,20 @@ class FusedBucket:
         launch(
             self.programs.describe, (self.descriptions,),
             self.beside, self.used, self.squares, self.first_chunks, self.counts, self.partial,
-            self.steps, self.exact, self.buffer,
+            self.steps, self.exact, bucket,
             self.tensors, len(self.exact), self.about, self.tiles, float(self.world), self.cols,
             **self.constants["describe"],
         )  # fmt: skip
 
-    def finish(self) -> Tensor:
-        """From the sums to what the optimiser sees, in the bucket itself."""
+    def finish(self) -> None:
+        """From the sums to what the optimiser sees, in the buckets themselves."""
         launch(
             self.programs.read, (len(self.chunks) + 1,),
-            self.buffer, self.errors, self.size, self.steps, self.chunks, len(self.chunks),
+            self.buffers[0], self.errors, self.size, self.steps, self.chunks, len(self.chunks),
             self.table, self.own, self.beside, self.vector, self.scales, self.used, self.key,
             self.tensors, self.about, self.gain, self.said, self.settings.feedback, RATE,
             *self.numbers, **self.constants["read"],
         )  # fmt: skip
-        return self.buffer
 
 
 def programs() -> Any:

@@ -19,6 +19,10 @@ Cells = Literal["float32", "bfloat16", "int16", "int8", "int4"]
 BITS = {"float32": 32, "bfloat16": 16, "int16": 16, "int8": 8, "int4": 4}
 # Short blocks: neighbours that move together err together.
 MOST_BLOCK = 16
+MB = 2**20  # as DDP counts its buckets
+# Of gradients that are exchanged together on a GPU: the more, the less Python in a backward pass,
+# and the later is the first table sent (docs/ddp.md).
+GROUP_ON_GPU = 256.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Settings:
     feedback: of what a table could not say of a rank's gradient, the share that the rank adds to
         its next one. 0 keeps nothing; near 1 there is least noise, and most delay. It is a rank's
         own, a float for each weight, and not part of a checkpoint.
+    group_mb: buckets wait for each other until so many MB of gradients are there, or the last of
+        them, and share a table. 0: each has its own. None: 0 on a CPU, 256 on a GPU (grouping.py).
     seed: of hashes and of rounding.
     """
 
@@ -54,6 +60,7 @@ class Settings:
     balance: float = 0.5
     exact_below: int = 1024
     feedback: float = 0.0
+    group_mb: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +81,8 @@ class Settings:
                 f"feedback={self.feedback:g} goes with decode='unbiased' and top_k=0 alone, got "
                 f"decode={self.decode!r} and top_k={self.top_k:g}"
             )
+        if self.group_mb is not None:
+            check_number("group_mb", self.group_mb, 0.0, 1e9)
         check_number("seed", self.seed, 0, 2**63 - 1)
 
     @property
@@ -114,6 +123,11 @@ class Settings:
         """Vectors and small tensors are few bytes, and each of their numbers moves much."""
         is_wide = len(shape) > 1 or self.exact_below == 0
         return is_wide and shape.numel() >= self.exact_below
+
+    def group_bytes(self, device: torch.device) -> float:
+        """Of gradients that are exchanged together: buckets are gathered up to this."""
+        usual = 0.0 if device.type == "cpu" else GROUP_ON_GPU
+        return MB * (usual if self.group_mb is None else self.group_mb)
 
     def sketch(self, dim: int, step: int, bucket: int) -> CountSketch:
         """For a bucket with so many weights to compress, with the hash of the step (keys.py)."""

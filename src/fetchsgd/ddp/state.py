@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from fetchsgd.ddp.base import HookState
 from fetchsgd.ddp.fused import FusedBucket
+from fetchsgd.ddp.grouping import Group
 from fetchsgd.ddp.layout import Layout
 from fetchsgd.ddp.memory import Kept, Memory
 from fetchsgd.ddp.settings import Cells, Settings
@@ -44,6 +45,7 @@ class SketchState(HookState):
         balance: float = 0.5,
         exact_below: int = 1024,
         feedback: float = 0.0,
+        group_mb: float | None = None,
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -58,22 +60,35 @@ class SketchState(HookState):
             balance=balance,
             exact_below=exact_below,
             feedback=feedback,
+            group_mb=group_mb,
             seed=seed,
         )
         super().__init__(model, process_group)
         self.memory = Memory(self.settings.fields)
         self.errors = Memory({"left": True})  # this rank's own, with feedback
+        self.waiting: Group | None = None  # buckets of this step that are not exchanged yet
         self._fused: dict[tuple[int, Layout], FusedBucket] = {}
+        self._together: dict[tuple[Layout, ...], Layout] = {}
+
+    def together(self, layouts: Sequence[Layout]) -> Layout:
+        """Of buckets that are exchanged together."""
+        if len(layouts) == 1:
+            return layouts[0]
+        key = tuple(layouts)
+        if key not in self._together:
+            self._together[key] = Layout.together(layouts, self.places.__getitem__)
+        return self._together[key]
 
     def fused(
-        self, layout: Layout, index: int, buffer: Tensor, rank: int, world: int
+        self, layout: Layout, index: int, device: torch.device, rank: int, world: int
     ) -> FusedBucket:
         """Its memory on the GPU, which goes from step to step."""
         key = index, layout
         if key not in self._fused:
-            for other in [other for other in self._fused if other[0] == index]:
+            names = set(layout.names)
+            for other in [other for other in self._fused if not names.isdisjoint(other[1].names)]:
                 del self._fused[other]  # of buckets that are no more
-            self._fused[key] = FusedBucket(self.settings, layout, index, buffer, rank, world)
+            self._fused[key] = FusedBucket(self.settings, layout, index, device, rank, world)
         return self._fused[key]
 
     def is_wide(self, shape: torch.Size) -> bool:

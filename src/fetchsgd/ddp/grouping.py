@@ -1,0 +1,59 @@
+"""Buckets that are exchanged together: they wait for each other, and share a table.
+
+On a fast GPU a layer's part of the backward pass is over sooner than Python has started what a
+bucket needs. So there several of DDP's buckets are gathered, and what is started once is for all of
+them. Each keeps a future of its own, which DDP waits for only when it has all buckets handed over.
+
+All ranks have the same buckets in the same order, those that are out of data too (join), so they
+gather the same ones. A table that speaks for several buckets is the one that a larger bucket would
+have had.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fetchsgd.ddp.layout import Layout
+from fetchsgd.ddp.reducing import Gradient
+
+Buffers = list[Tensor]
+
+
+class Group:
+    """index: of its first bucket. done: which gets the buckets when they hold what was read."""
+
+    def __init__(self, index: int, like: Tensor, done: torch.futures.Future[Buffers]) -> None:
+        self.index, self.dtype, self.device, self.done = index, like.dtype, like.device, done
+        self.layouts: list[Layout] = []
+        self.buffers: Buffers = []
+        self.streams: list[torch.cuda.Stream] = []
+        self.nbytes = 0
+
+    def takes(self, buffer: Tensor) -> bool:
+        """Those of one table are of one kind."""
+        return buffer.dtype == self.dtype and buffer.device == self.device
+
+    def add(self, layout: Layout, buffer: Tensor) -> Gradient:
+        """The bucket's own future."""
+        self.layouts.append(layout)
+        self.buffers.append(buffer)
+        self.nbytes += buffer.nbytes
+        if buffer.is_cuda:
+            stream = torch.cuda.current_stream(self.device)
+            if stream not in self.streams:
+                self.streams.append(stream)
+
+        def own(done: torch.futures.Future[Buffers]) -> Tensor:
+            done.value()  # which raises what went wrong
+            return buffer
+
+        return self.done.then(own)
+
+    def wait_for_streams(self) -> None:
+        """Gradients may have been computed on several; the current one sees all of them."""
+        if self.device.type == "cuda":
+            current = torch.cuda.current_stream(self.device)
+            for stream in self.streams:
+                if stream != current:
+                    current.wait_stream(stream)
