@@ -36,6 +36,7 @@ PART = 8
 # group for all (1); and how many times 32 threads sum a tile.
 SHARED = 0
 WARPS = 4
+REGISTERS: int | None = None
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -79,13 +80,14 @@ class PermutedTriton(TritonOneRow):
         while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
             size //= 2
         shape, lanes = self._tile(size), min(LANES, h.block)
+        share = shape["P"] // lanes if SHARED else 1
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
             launch(
                 gather_programs.gather, grid,
                 out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
-                **shape, N=vectors, VECTOR=lanes, UNROLL=max(FLIGHT // (vectors * size), 1),
-                SHARE=shape["P"] // lanes if SHARED else 1, num_warps=WARPS,
+                **shape, N=vectors, VECTOR=lanes, STEP=max(FLIGHT // (vectors * size), share),
+                SHARE=share, num_warps=WARPS, maxnreg=REGISTERS,
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
