@@ -116,7 +116,8 @@ def rotations():
 
     replace_launches()
     cuda.words(5, 1000, 5, torch.device("cpu"))
-    for count in (300, 10_000):
+    for count, overlap, whole in ((300, 0, 0), (10_000, 0, 0), (100_000, 1, 0), (100_000, 0, 8)):
+        cuda.OVERLAP, cuda.WHOLE = overlap, whole
         layout = Layout.of(count)
         signs = torch.zeros(layout.words, dtype=torch.int32)
         cuda.rotate(torch.zeros(2, count), signs, layout)
