@@ -96,7 +96,8 @@ def sketches():
     replace_launches()
     for rows, block in ((1, 16), (3, 4)):
         kernels = cuda.PermutedTriton(Permutation(10_000, rows, 960, block, 7), torch.device("cpu"))
-        kernels.sketch([torch.zeros(2, 10_000)])
+        for cuda.SHARED in (1, 0):
+            kernels.sketch([torch.zeros(2, 10_000)])
         table, some = torch.zeros(rows, 960), torch.arange(50)
         kernels.estimate(table)
         kernels.estimate(table, range(17, 9001))

@@ -5,6 +5,9 @@ is on the way. A far part says that it has read before it writes. And signs are 
 cell: some threads read the bits of a row that their program needs, and hand them to all.
 """
 
+# mypy: ignore-errors
+# Compiled by Triton, which has no types and needs none.
+
 from __future__ import annotations
 
 import triton
@@ -16,8 +19,8 @@ from fetchsgd.sums.kernels.cuda_programs import butterflies, say_done, taken_apa
 @triton.jit
 def windows(signs, at, words, COLUMNS: tl.constexpr):
     """The bits of some rows from their cells `at` on, (rows, groups, 1): 32 or fewer to a word."""
-    RUNS: tl.constexpr = COLUMNS // 32 if COLUMNS > 32 else 1
-    at = at + tl.arange(0, RUNS)[None, None, :] * 32
+    runs: tl.constexpr = COLUMNS // 32 if COLUMNS > 32 else 1
+    at = at + tl.arange(0, runs)[None, None, :] * 32
     word, shift = at >> 5, (at & 31).to(tl.uint32)
     low = tl.load(signs + word, mask=word < words, other=0).to(tl.uint32, bitcast=True)
     high = tl.load(signs + word + 1, mask=word + 1 < words, other=0).to(tl.uint32, bitcast=True)
@@ -27,11 +30,11 @@ def windows(signs, at, words, COLUMNS: tl.constexpr):
 @triton.jit
 def negated(values, bits, COLUMNS: tl.constexpr, LOG_ROWS: tl.constexpr):
     """Rows, negated where their windows say so: a thread gets all windows of its column."""
-    GROUPS: tl.constexpr = bits.shape[1]
-    RUNS: tl.constexpr = bits.shape[2]
-    wide = tl.broadcast_to(bits[:, :, :, None], (1 << LOG_ROWS, GROUPS, RUNS, COLUMNS // RUNS))
-    wide = tl.permute(tl.reshape(wide, (1 << LOG_ROWS, GROUPS, COLUMNS)), (1, 2, 0))
-    apart = taken_apart(tl.reshape(wide, (GROUPS, COLUMNS) + (2,) * LOG_ROWS), LOG_ROWS)
+    groups: tl.constexpr = bits.shape[1]
+    runs: tl.constexpr = bits.shape[2]
+    wide = tl.broadcast_to(bits[:, :, :, None], (1 << LOG_ROWS, groups, runs, COLUMNS // runs))
+    wide = tl.permute(tl.reshape(wide, (1 << LOG_ROWS, groups, COLUMNS)), (1, 2, 0))
+    apart = taken_apart(tl.reshape(wide, (groups, COLUMNS) + (2,) * LOG_ROWS), LOG_ROWS)
     left = (31 - tl.arange(0, COLUMNS) % 32).to(tl.uint32)[None, :]
     found = ()
     for i in tl.static_range(1 << LOG_ROWS):

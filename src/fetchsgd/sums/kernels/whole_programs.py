@@ -2,9 +2,12 @@
 
 A thread has one column of 64 neighbouring rows and does their butterflies in its registers, hands
 its numbers to other threads through shared memory, gets as many from rows that are 64 apart, and
-does the rest. Nothing goes through the L2 cache in between, but pieces in memory are short: 32 bytes
-for eight columns, more of which one processor cannot hold.
+does the rest. Nothing goes through the L2 cache in between, but pieces in memory are short: 32
+bytes for eight columns, and one processor cannot hold more.
 """
+
+# mypy: ignore-errors
+# Compiled by Triton, which has no types and needs none.
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ READ = 512
 # The least of them that are neighbours: a sector of memory.
 PART = 8
 # Whether threads that read a block together find it each for itself (0), or each that of another
-# group for all (1); and how many times 32 threads sum a tile.
+# group for all (1); how many times 32 threads sum a tile, and with how many registers each at most.
 SHARED = 0
 WARPS = 4
 REGISTERS: int | None = None
@@ -83,9 +83,11 @@ class PermutedTriton(TritonOneRow):
         share = shape["P"] // lanes if SHARED else 1
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
+            # An odd stride keeps threads from reading four at once; one vector has no need of it.
+            stride = pieces[0].stride(0) if count > 1 else 0
             launch(
                 gather_programs.gather, grid,
-                out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
+                out, pieces[0], stride, count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=lanes, STEP=max(FLIGHT // (vectors * size), share),
                 SHARE=share, num_warps=WARPS, maxnreg=REGISTERS,
             )  # fmt: skip

@@ -69,14 +69,12 @@ def _full_steps(
         for some in tl.static_range(0, STEP, SHARE):
             first, second = words(number + some + tl.arange(0, SHARE)[None, :], k0, k1)
             found = block_at(column[:, None], first, second, width, low_bits, highs, turns, k2, k3)
-            drawn = sign_runs(
-                found, place, first & flips, second ^ key, sign_mask, BLOCK, W, P
-            )
+            drawn = sign_runs(found, place, first & flips, second ^ key, sign_mask, BLOCK, W, P)
             for lane in tl.static_range(SHARE):
                 flip = words(number + some + lane, k0, k1)[0] & flips
                 within = flipped_within(place, flip, W, P, VECTOR)
                 source = vector + (base + some + lane) * span + strides + within
-                blocks = for_all(found, lane, P, SHARE).to(tl.int64) * BLOCK
+                blocks = for_all(found, lane, T, P, SHARE).to(tl.int64) * BLOCK
                 read = read + (tl.load(source + blocks[None, None, :, :]),)
                 signs = signs + (runs_for_all(drawn, lane, W, T, P, SHARE),)
         for i in tl.static_range(STEP):

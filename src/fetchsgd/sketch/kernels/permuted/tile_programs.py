@@ -50,9 +50,8 @@ def in_place(
 
 
 @triton.jit
-def for_all(found, lane, P: tl.constexpr, SHARE: tl.constexpr):
+def for_all(found, lane, T: tl.constexpr, P: tl.constexpr, SHARE: tl.constexpr):
     """What one of the SHARE threads of a part has found, (T, SHARE), for all of them: (T, P)."""
-    T: tl.constexpr = found.shape[0]
     one = tl.gather(found, tl.full((T, SHARE), lane, tl.int32), axis=1)
     spread = tl.broadcast_to(one[:, :, None], (T, SHARE, P // SHARE))
     # The compiler cannot know: what a thread holds of a part is one number.
@@ -69,9 +68,9 @@ def sign_runs(
         drawn = mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
         return (drawn >> ((t * BLOCK) & 31))[None, :, :]
     else:
-        RUNS: tl.constexpr = W * P // 32
+        count: tl.constexpr = W * P // 32
         flip = flip.to(tl.int32) // 32
-        runs = (place // 32 + tl.arange(0, RUNS)[:, None, None]) ^ flip[None, :, :]
+        runs = (place // 32 + tl.arange(0, count)[:, None, None]) ^ flip[None, :, :]
         runs = runs.to(tl.uint32) + t[None, :, :] * (BLOCK // 32)
         return mix(runs * 0x9E3779B1 + key[None, :, :]) & mask
 
@@ -81,11 +80,9 @@ def runs_for_all(
     runs, lane, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr, SHARE: tl.constexpr
 ):
     """for_all of the words of sign_runs, which parts of one run share: (1, W, T, P)."""
-    RUNS: tl.constexpr = runs.shape[0]
-    one = tl.gather(runs, tl.full((RUNS, T, SHARE), lane, tl.int32), axis=2)
-    spread = tl.broadcast_to(
-        one[:, None, :, :, None], (RUNS, W // RUNS, T, SHARE, P // SHARE)
-    )
+    count: tl.constexpr = runs.shape[0]
+    one = tl.gather(runs, tl.full((count, T, SHARE), lane, tl.int32), axis=2)
+    spread = tl.broadcast_to(one[:, None, :, :, None], (count, W // count, T, SHARE, P // SHARE))
     return tl.reshape(spread, (1, W, T, P))
 
 
