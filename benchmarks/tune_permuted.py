@@ -43,7 +43,7 @@ CHANGES: dict[str, list[Constants]] = {
         SHARED | {"WARPS": 8, "TILE": 4096},
         SHARED | {"READ": 1024},
     ],
-    "estimate": [{}, {"SPAN": 2048}, {"SPAN": 512}, {"PART": 4}, {"PART": 16}],
+    "estimate": [{}, {"SPAN": 2048}, {"SPAN": 512}, {"LEAST": 4}, {"LEAST": 16}],
     "top_k": [{}, {"VOTED": 256}, {"VOTED": 1024}, {"MARKED": 64}, {"MARKED": 256}],
 }
 
