@@ -2,7 +2,8 @@
 
     python benchmarks/rotation.py [--device cuda] [--out benchmarks/results/rotation-cuda.json]
     python benchmarks/rotation.py --count 85000 --clients 40
-    python benchmarks/rotation.py --device cuda --tune     # with other constants of kernels/cuda.py
+    python benchmarks/rotation.py --device cuda --set OVERLAP=1    # a constant of kernels/cuda.py
+    python benchmarks/rotation.py --device cuda --tune             # many of them, each checked
 
 The rotation writes into new memory, so it is compared with a copy into new memory; on a CPU, where
 that is not the same, a copy into memory that is there stands beside it.
@@ -11,12 +12,14 @@ that is not the same, a copy into memory that is there stands beside it.
 from __future__ import annotations
 
 import argparse
-from itertools import product
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from measure import environment, medians, report
+from tuning import Constants, changed, compile_ahead, compile_only, try_all
 
 from fetchsgd.sums.kernels import kernels_for, reference
 from fetchsgd.sums.layout import Layout
@@ -24,17 +27,28 @@ from fetchsgd.sums.rotation import signs_of
 
 SIZES = {"cpu": [(1, 6_500_000)], "cuda": [(1, 6_500_000), (10, 6_500_000), (1, 124_000_000)]}
 TARGETS = {"cpu": 2.0, "cuda": 1.5}
-# Tried by --tune: LANES, LOG_SOME, REGISTERS and ONCE, for which a program is compiled, and more.
-PROGRAMS = [
-    (128, 3, 128, "evict_first"),
-    (128, 3, 128, ""),
-    (128, 2, 96, "evict_first"),
-    (256, 3, 128, "evict_first"),
-    (64, 3, 128, "evict_first"),
+# Tried by --tune; what is not named is as in kernels/cuda.py.
+OVERLAP: Constants = {"OVERLAP": 1}
+TRIED: list[Constants] = [
+    {},
+    {"WHOLE": 8},
+    {"WHOLE": 8, "ONCE": ""},
+    {"WHOLE": 4, "ONCE": ""},
+    OVERLAP,
+    OVERLAP | {"KEEP": 1},
+    OVERLAP | {"ONCE": ""},
+    OVERLAP | {"PER_PROCESSOR": 10},
+    OVERLAP | {"PER_PROCESSOR": 10, "SPARE": 0},
+    OVERLAP | {"PER_PROCESSOR": 10, "SPARE": 4},
+    OVERLAP | {"PER_PROCESSOR": 12, "REGISTERS": 80},
+    OVERLAP | {"PER_PROCESSOR": 6},
+    OVERLAP | {"LANES": 32, "PER_PROCESSOR": 16},
+    OVERLAP | {"LANES": 32, "PER_PROCESSOR": 20},
+    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 3},
+    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 5},
+    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 5, "KEEP": 1},
+    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 6, "REGISTERS": 80},
 ]
-COLUMNS = [128, 256, 384, 512, 640]  # at work on a processor: LANES times PER_PROCESSOR
-SPARE = [0, 1, 4, 1 << 20]  # the last: all of the first stage before the second
-BEST = 10  # that are printed
 
 
 def measured(clients: int, count: int, device: str, repeats: int) -> list[dict[str, Any]]:
@@ -62,39 +76,42 @@ def measured(clients: int, count: int, device: str, repeats: int) -> list[dict[s
     ]
 
 
-def tuned(clients: int, count: int, repeats: int) -> list[dict[str, Any]]:
-    """Both directions on a GPU, with other constants than those that are used, the best first."""
+def compile_rotations(constants: Constants) -> None:
+    """The programs of both directions; which do not depend on the size."""
     from fetchsgd.sums.kernels import cuda
 
-    rows, layout = torch.randn(clients, count, device="cuda"), Layout.of(count)
-    signs = signs_of(layout, 5, rows.device)
-    there = reference.rotate(rows, signs, layout)
-    back = reference.rotate_back(there, signs, layout)
-    timed = {
-        "copy": lambda: rows.clone(),
-        "rotate": lambda: cuda.rotate(rows, signs, layout),
-        "rotate back": lambda: cuda.rotate_back(there, signs, layout),
-    }
-    found = []
-    for program, columns, spare in product(PROGRAMS, COLUMNS, SPARE):
-        if columns % program[0]:
-            continue
-        cuda.LANES, cuda.LOG_SOME, cuda.REGISTERS, cuda.ONCE = program
-        cuda.PER_PROCESSOR, cuda.SPARE = columns // cuda.LANES, spare
-        about = f"{program}, PER_PROCESSOR {cuda.PER_PROCESSOR}, SPARE {spare}"
-        assert _same(timed["rotate"](), there), about
-        assert _same(timed["rotate back"](), back), about
-        taken = medians(timed, "cuda", repeats)
-        ratios = [taken[name] / taken["copy"] for name in timed]
-        found.append(
-            {
-                "what": f"{clients} x {count:,}: {about}",
-                "measured": f"{ratios[1]:.2f} {ratios[2]:.2f}",
-                "ratio": (ratios[1] + ratios[2]) / 2,
-                "target": TARGETS["cuda"],
-            }
-        )
-    return sorted(found, key=lambda row: float(row["ratio"]))[:BEST]
+    clients, count = SIZES["cuda"][0]
+    rows, layout = torch.empty(clients, count, device="cuda"), Layout.of(count)
+    signs = torch.empty(layout.words, dtype=torch.int32, device="cuda")
+    with changed(cuda, constants | {"launch": compile_only}):
+        cells = cuda.rotate(rows, signs, layout)
+        cuda.rotate_back(cells, signs, layout)
+
+
+def tune(sizes: list[tuple[int, int]], repeats: int) -> None:
+    """Both directions on a GPU with other constants than those that are used, in copies."""
+    from fetchsgd.sums.kernels import cuda
+
+    compile_ahead(compile_rotations, TRIED)
+    functions: dict[str, Callable[[], torch.Tensor]] = {}
+    expected: dict[str, torch.Tensor] = {}
+    units: dict[str, float] = {}
+    for clients, count in sizes:
+        rows, layout = torch.randn(clients, count, device="cuda"), Layout.of(count)
+        signs = signs_of(layout, 5, rows.device)
+        there = reference.rotate(rows, signs, layout)
+        copy = medians({"copy": lambda x=rows: x.clone()}, "cuda", 25)["copy"]
+        rotate, back = partial(cuda.rotate, rows), partial(cuda.rotate_back, there)
+        for name, function, right in (
+            (f"{clients}x{count / 1e6:g}M", rotate, there),
+            (f"{clients}x{count / 1e6:g}M back", back, reference.rotate_back(there, signs, layout)),
+        ):
+            functions[name] = partial(function, signs, layout)
+            expected[name], units[name] = right, copy
+    try_all(
+        "times a copy", cuda, TRIED, functions, units,
+        lambda name, got: isinstance(got, torch.Tensor) and _same(got, expected[name]), repeats,
+    )  # fmt: skip
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -106,17 +123,24 @@ def main() -> None:
     parser.add_argument("--count", type=int)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--device", choices=SIZES, default="cpu")
-    parser.add_argument("--repeats", type=int, help="25, or 7 with --tune")
+    parser.add_argument("--repeats", type=int, help="25, or 15 with --tune")
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[], help="constants of kernels/cuda.py")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     sizes = [(given.clients, given.count)] if given.count else SIZES[given.device]
+    if given.tune:
+        tune(sizes, given.repeats or 15)
+        return
+    if given.set:
+        from fetchsgd.sums.kernels import cuda
+
+        for assignment in given.set:
+            name, value = assignment.split("=")
+            setattr(cuda, name, int(value))
     rows = []
     for clients, count in sizes:
-        if given.tune:
-            rows += tuned(clients, count, given.repeats or 7)
-        else:
-            rows += measured(clients, count, given.device, given.repeats or 25)
+        rows += measured(clients, count, given.device, given.repeats or 25)
     report(rows, environment(given.device), given.out)
 
 

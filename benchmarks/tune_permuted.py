@@ -2,6 +2,7 @@
 
     python benchmarks/tune_permuted.py sketch
     python benchmarks/tune_permuted.py estimate top_k
+    python benchmarks/tune_permuted.py once SHARED=1 PART=16     # for a profiler: each sketch once
 
 Times are multiples of reading the vectors once, as in sketch.py. The sizes are those at the top of
 fetchsgd/sketch/kernels/permuted/cuda.py, where the first line's are; what they give is compared to
@@ -11,64 +12,74 @@ the bit. A `*` is the best of its column.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from measure import medians
+from tuning import Constants, changed, compile_ahead, compile_only, try_all
 
 from fetchsgd import CountSketch, SparseVector
 from fetchsgd.sketch.kernels.permuted import cuda
 
 DIM, COLS, K = 124_000_000, 1_240_000, 50_000
 CLIENTS, CLIENT_DIM, CLIENT_COLS = 100, 6_600_000, 660_000
-CHANGES: dict[str, list[dict[str, int]]] = {
+SHARED = {"SHARED": 1, "PART": 16}
+CHANGES: dict[str, list[Constants]] = {
     "sketch": [
         {},
-        {"TILE": 1024},
-        {"FLIGHT": 8192},
-        {"WARPS": 8},
+        {"PART": 16},
         {"SHARED": 1},
-        {"SHARED": 1, "PART": 16},
-        {"SHARED": 1, "PART": 16, "TILE": 1024},
-        {"SHARED": 1, "PART": 16, "WARPS": 8},
-        {"SHARED": 1, "PART": 16, "READ": 1024},
+        SHARED,
+        SHARED | {"REGISTERS": 64},
+        SHARED | {"REGISTERS": 80},
+        SHARED | {"REGISTERS": 96},
+        SHARED | {"FLIGHT": 16384},
+        SHARED | {"TILE": 1024},
+        SHARED | {"TILE": 1024, "REGISTERS": 64},
+        SHARED | {"TILE": 1024, "FLIGHT": 8192},
+        SHARED | {"TILE": 4096, "REGISTERS": 96},
+        SHARED | {"TILE": 4096, "REGISTERS": 128},
+        SHARED | {"WARPS": 8},
+        SHARED | {"WARPS": 8, "TILE": 4096},
+        SHARED | {"READ": 1024},
     ],
-    "estimate": [{}, {"SPAN": 2048}, {"SPAN": 512}, {"PART": 4}, {"PART": 16}],
+    "estimate": [{}, {"SPAN": 2048}, {"SPAN": 512}, {"LEAST": 4}, {"LEAST": 16}],
     "top_k": [{}, {"VOTED": 256}, {"VOTED": 1024}, {"MARKED": 64}, {"MARKED": 256}],
 }
 
 
-@contextmanager
-def sizes(changed: dict[str, int]) -> Iterator[None]:
-    """The module's sizes, with some changed."""
-    before = {name: getattr(cuda, name) for name in changed}
-    for name, size in changed.items():
-        setattr(cuda, name, size)
-    try:
-        yield
-    finally:
-        for name, size in before.items():
-            setattr(cuda, name, size)
+def sketches() -> dict[str, CountSketch]:
+    return {
+        f"B={block} r={rows}": CountSketch(DIM, rows, COLS, block=block, hash="permutation")
+        for block in (16, 64)
+        for rows in (5, 1)
+    }
 
 
 def cases(operation: str, vector: torch.Tensor) -> dict[str, Callable[[], object]]:
     """The operation with one row and with five, and sketches of many clients."""
     found: dict[str, Callable[[], object]] = {}
-    for block in (16, 64):
-        for rows in (1, 5):
-            sketch = CountSketch(DIM, rows, COLS, block=block, hash="permutation")
-            table = sketch.sketch(vector)
-            found[f"B={block} r={rows}"] = {
-                "sketch": lambda s=sketch: s.sketch(vector),
-                "estimate": lambda s=sketch, t=table: s.estimate(t),
-                "top_k": lambda s=sketch, t=table: s.top_k(t, K),
-            }[operation]
-        if operation == "sketch":
-            many = torch.randn(CLIENTS, CLIENT_DIM, device="cuda")
-            small = CountSketch(CLIENT_DIM, 1, CLIENT_COLS, block=block, hash="permutation")
-            found[f"B={block} clients"] = lambda s=small, x=many: s.sketch(x)
+    for name, sketch in sketches().items():
+        table = sketch.sketch(vector)
+        found[name] = {
+            "sketch": lambda s=sketch: s.sketch(vector),
+            "estimate": lambda s=sketch, t=table: s.estimate(t),
+            "top_k": lambda s=sketch, t=table: s.top_k(t, K),
+        }[operation]
+    if operation == "sketch":
+        many = torch.randn(CLIENTS, CLIENT_DIM, device="cuda")
+        small = CountSketch(CLIENT_DIM, 1, CLIENT_COLS, block=16, hash="permutation")
+        found["B=16 clients"] = lambda: small.sketch(many)
     return found
+
+
+def compile_sketches(constants: Constants) -> None:
+    """All programs that `cases("sketch")` runs."""
+    with changed(cuda, constants | {"launch": compile_only}):
+        for sketch in sketches().values():
+            sketch.sketch(torch.empty(DIM, device="cuda"))
+        small = CountSketch(CLIENT_DIM, 1, CLIENT_COLS, block=16, hash="permutation")
+        small.sketch(torch.empty(2, CLIENT_DIM, device="cuda"))
 
 
 def same(a: object, b: object) -> bool:
@@ -78,28 +89,27 @@ def same(a: object, b: object) -> bool:
 
 
 def tune(operation: str, vector: torch.Tensor, one: float) -> None:
+    if operation == "sketch":
+        compile_ahead(compile_sketches, CHANGES[operation])
     functions = cases(operation, vector)
     expected = {name: function() for name, function in functions.items()}
-    per_case = {name: one * (CLIENTS * CLIENT_DIM / DIM if "clients" in name else 1)
-                for name in functions}  # fmt: skip
-    lines: list[tuple[str, dict[str, float]]] = []
-    for changed in CHANGES[operation]:
-        with sizes(changed):
-            wrong = [name for name, run in functions.items() if not same(run(), expected[name])]
-            taken = medians(functions, "cuda", 11)
-        label = " ".join(f"{name}={size}" for name, size in changed.items()) or "as they are"
-        if wrong:
-            label += f" WRONG: {', '.join(wrong)}"
-        lines.append((label, {name: taken[name] / per_case[name] for name in functions}))
-    best = {name: min(ratios[name] for _, ratios in lines) for name in functions}
-    print(f"{operation:32}" + "".join(f"{name:>13}" for name in functions))
-    for label, ratios in lines:
-        marks = [f"{ratio:12.2f}{'*' if ratio == best[n] else ' '}" for n, ratio in ratios.items()]
-        print(f"{label:32}" + "".join(marks), flush=True)
+    units = {name: one * (CLIENTS * CLIENT_DIM / DIM if "clients" in name else 1)
+             for name in functions}  # fmt: skip
+    try_all(
+        operation, cuda, CHANGES[operation], functions, units,
+        lambda name, got: same(got, expected[name]), 15,
+    )  # fmt: skip
 
 
 def main() -> None:
     vector = torch.randn(DIM, device="cuda")
+    if sys.argv[1:2] == ["once"]:
+        given = dict(argument.split("=") for argument in sys.argv[2:])
+        with changed(cuda, {name: int(value) for name, value in given.items()}):
+            for sketch in sketches().values():
+                sketch.sketch(vector)
+        torch.cuda.synchronize()
+        return
     target = torch.empty_like(vector)
     one = medians({"copy": lambda: target.copy_(vector)}, "cuda", 21)["copy"] / 2
     for operation in sys.argv[1:] or CHANGES:

@@ -96,7 +96,8 @@ def sketches():
     replace_launches()
     for rows, block in ((1, 16), (3, 4)):
         kernels = cuda.PermutedTriton(Permutation(10_000, rows, 960, block, 7), torch.device("cpu"))
-        kernels.sketch([torch.zeros(2, 10_000)])
+        for cuda.SHARED in (1, 0):
+            kernels.sketch([torch.zeros(2, 10_000)])
         table, some = torch.zeros(rows, 960), torch.arange(50)
         kernels.estimate(table)
         kernels.estimate(table, range(17, 9001))
@@ -116,7 +117,8 @@ def rotations():
 
     replace_launches()
     cuda.words(5, 1000, 5, torch.device("cpu"))
-    for count in (300, 10_000):
+    for count, overlap, whole in ((300, 0, 0), (10_000, 0, 0), (100_000, 1, 0), (100_000, 0, 8)):
+        cuda.OVERLAP, cuda.WHOLE = overlap, whole
         layout = Layout.of(count)
         signs = torch.zeros(layout.words, dtype=torch.int32)
         cuda.rotate(torch.zeros(2, count), signs, layout)

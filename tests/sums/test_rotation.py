@@ -12,6 +12,9 @@ KEY = 0x1234_5678_9ABC_DEF0
 COUNTS = [1, 2, 3, 31, 300, 1000, 2049, 8000, 70_001]
 # Triton's interpreter takes seconds for many rows.
 SOME = [1, 40, 300, 8000]
+# Constants of the programs for a GPU.
+STAGES, OVERLAP, KEEP = {}, {"OVERLAP": 1}, {"OVERLAP": 1, "KEEP": 1}
+WHOLE = {"WHOLE": 8}
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
@@ -24,6 +27,15 @@ def numbers(n, count, seed=0):
 
 def same_bits(a, b):
     return a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def _programs(constants, monkeypatch):
+    pytest.importorskip("triton")
+    from fetchsgd.sums.kernels import cuda
+
+    for name, value in constants.items():
+        monkeypatch.setattr(cuda, name, value)
+    return cuda
 
 
 class TestLayout:
@@ -49,37 +61,38 @@ class TestKernelsEqualTheReference:
 
     @interpreted
     @pytest.mark.parametrize("count", SOME)
-    def test_interpreted(self, count):
-        pytest.importorskip("triton")
-        from fetchsgd.sums.kernels import cuda
-
-        self.check(cuda, count, CPU)
+    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, WHOLE], ids=str)
+    def test_interpreted(self, constants, count, monkeypatch):
+        self.check(_programs(constants, monkeypatch), count, CPU)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("count", COUNTS)
-    @pytest.mark.parametrize("name", ["cuda", "reference"])
-    def test_on_a_gpu(self, name, count):
-        from fetchsgd.sums.kernels import cuda
+    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP, WHOLE], ids=str)
+    def test_on_a_gpu(self, constants, count, monkeypatch):
+        self.check(_programs(constants, monkeypatch), count, torch.device("cuda"))
 
-        self.check(cuda if name == "cuda" else reference, count, torch.device("cuda"))
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_the_reference_on_a_gpu(self, count):
+        self.check(reference, count, torch.device("cuda"))
 
     @interpreted
     @pytest.mark.parametrize("spare", [0, 2, 100])
-    def test_chunks_that_follow_each_other_in_one_scratch(self, spare, monkeypatch):
-        pytest.importorskip("triton")
-        from fetchsgd.sums.kernels import cuda
-
-        monkeypatch.setattr(cuda, "LANES", 2)
-        monkeypatch.setattr(cuda, "SPARE", spare)
+    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP], ids=str)
+    def test_chunks_that_follow_each_other_in_one_scratch(self, constants, spare, monkeypatch):
+        cuda = _programs(constants | {"LANES": 2, "SPARE": spare}, monkeypatch)
         self.check_layout(cuda, Layout(30, 4, 8), CPU)
+
+    @interpreted
+    @pytest.mark.parametrize("constants", [{"OVERLAP": 1, "LANES": 64}, {"WHOLE": 4}], ids=str)
+    def test_rows_that_begin_at_any_bit_of_a_word(self, constants, monkeypatch):
+        self.check_layout(_programs(constants, monkeypatch), Layout(1100, 16, 71), CPU)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize(("lanes", "spare"), [(32, 0), (64, 0), (128, 3), (256, 100)])
-    def test_chunks_on_a_gpu(self, lanes, spare, monkeypatch):
-        from fetchsgd.sums.kernels import cuda
-
-        monkeypatch.setattr(cuda, "LANES", lanes)
-        monkeypatch.setattr(cuda, "SPARE", spare)
+    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP], ids=str)
+    def test_chunks_on_a_gpu(self, constants, lanes, spare, monkeypatch):
+        cuda = _programs(constants | {"LANES": lanes, "SPARE": spare}, monkeypatch)
         layout, rows = Layout.of(6_500_001), numbers(2, 6_500_001).cuda()
         signs = signs_of(layout, KEY, rows.device)
         there = reference.rotate(rows, signs, layout)

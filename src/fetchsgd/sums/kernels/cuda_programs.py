@@ -50,7 +50,7 @@ def _flipped(values, signs, at, inside):
 
 
 @triton.jit
-def _taken_apart(whole, LOG_ROWS: tl.constexpr):
+def taken_apart(whole, LOG_ROWS: tl.constexpr):
     """A tensor for each row; rows are the last axes, two long each."""
     values = (whole,)
     for level in tl.static_range(LOG_ROWS):
@@ -64,7 +64,7 @@ def _taken_apart(whole, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def _together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
+def together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
     """One tensor of some of the rows, which are its last axes."""
     some = ()
     for i in tl.static_range(1 << LOG_ROWS):
@@ -78,7 +78,7 @@ def _together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def _butterflies(values, LOG_ROWS: tl.constexpr):
+def butterflies(values, LOG_ROWS: tl.constexpr):
     """Of neighbouring rows first, then of rows that are 2, 4, 8, ... apart."""
     for level in tl.static_range(LOG_ROWS):
         moved = ()
@@ -92,14 +92,14 @@ def _butterflies(values, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def _wait(counter, wanted):
+def wait(counter, wanted):
     """Until so many parts are done; what they wrote can then be read."""
     while tl.atomic_add(counter, 0, sem="acquire") < wanted:
         pass
 
 
 @triton.jit
-def _say_done(counter):
+def say_done(counter):
     """This part is done, and all that its threads have read and written."""
     # One thread counts for all, so all must have come here.
     tl.debug_barrier()
@@ -125,11 +125,11 @@ def _near_part(
         if not BACK:
             some = _flipped(some, signs, at, inside)
         some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
-        values += _taken_apart(some, LOG_SOME)
-    values = _butterflies(values, LOG_NEAR)
+        values += taken_apart(some, LOG_SOME)
+    values = butterflies(values, LOG_NEAR)
     scratch += group * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
     for first in tl.static_range(0, NEAR, 1 << LOG_SOME):
-        some = tl.reshape(_together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
+        some = tl.reshape(together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
         below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * COLUMNS
         tl.store(scratch + below, tl.permute(some, (2, 0, 1)), cache_modifier=".cg")
 
@@ -150,11 +150,11 @@ def _far_part(
         # Another processor wrote this: it is in L2, and nearer caches do not know.
         some = tl.load(scratch + below, cache_modifier=".cg")
         some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
-        values += _taken_apart(some, LOG_SOME)
-    values = _butterflies(values, LOG_FAR)
+        values += taken_apart(some, LOG_SOME)
+    values = butterflies(values, LOG_FAR)
     start = near * blocks + column
     for first in tl.static_range(0, FAR, 1 << LOG_SOME):
-        some = tl.reshape(_together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
+        some = tl.reshape(together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
         some = tl.permute(some, (2, 0, 1)) * scale
         below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * blocks)
         at = start + below
@@ -202,18 +202,18 @@ def rotate_in_stages(
         room = scratch + chunk % ring * (NEAR * FAR * COLUMNS)
         if is_near and chunk < chunks:
             if chunk >= ring:
-                _wait(far_done + chunk - ring, far_parts)
+                wait(far_done + chunk - ring, far_parts)
             _near_part(
                 room, rows + client * (cells if BACK else count), signs, part, column, count,
                 blocks, NEAR, LOG_NEAR, LOG_IN, GROUPS, COLUMNS, BACK, ONCE,
             )  # fmt: skip
-            _say_done(near_done + chunk)
+            say_done(near_done + chunk)
         if not is_near and chunk >= 0:
-            _wait(near_done + chunk, near_parts)
+            wait(near_done + chunk, near_parts)
             _far_part(
                 out + client * (count if BACK else cells), room, signs, part - near_parts, column,
                 count, blocks, scale, NEAR, FAR, LOG_FAR, LOG_OUT, GROUPS, COLUMNS,
                 BACK, ONCE,
             )  # fmt: skip
-            _say_done(far_done + chunk)
+            say_done(far_done + chunk)
         ticket = tl.atomic_add(done, 1, sem="relaxed")

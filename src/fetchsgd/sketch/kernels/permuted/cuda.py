@@ -30,12 +30,15 @@ VECTORS = 2
 FLIGHT = 4096
 # Floats that all threads of a program read at once.
 READ = 512
-# The least of them that are neighbours: a sector of memory.
+# The least of them that are neighbours, a sector of memory: for sketches of whole vectors, and for
+# all else.
 PART = 8
+LEAST = 8
 # Whether threads that read a block together find it each for itself (0), or each that of another
-# group for all (1); and how many times 32 threads sum a tile.
+# group for all (1); how many times 32 threads sum a tile, and with how many registers each at most.
 SHARED = 0
 WARPS = 4
+REGISTERS: int | None = None
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -78,21 +81,25 @@ class PermutedTriton(TritonOneRow):
         size = TILE // vectors
         while size > READ and -(-h.cols // size) * h.rows * batches < PROGRAMS:
             size //= 2
-        shape, lanes = self._tile(size), min(LANES, h.block)
+        lanes = min(LANES, h.block)
         grid = (-(-h.cols // size) * h.rows, batches)
         if pieces[0].shape[1] == h.dim:
+            # An odd stride keeps threads from reading four at once; one vector has no need of it.
+            stride = pieces[0].stride(0) if count > 1 else 0
+            shape = self._tile(size, PART)
+            share = shape["P"] // lanes if SHARED else 1
             launch(
                 gather_programs.gather, grid,
-                out, pieces[0], pieces[0].stride(0), count, h.dim, h.rows, h.cols, *self.numbers,
-                **shape, N=vectors, VECTOR=lanes, UNROLL=max(FLIGHT // (vectors * size), 1),
-                SHARE=shape["P"] // lanes if SHARED else 1, num_warps=WARPS,
+                out, pieces[0], stride, count, h.dim, h.rows, h.cols, *self.numbers,
+                **shape, N=vectors, VECTOR=lanes, STEP=max(FLIGHT // (vectors * size), share),
+                SHARE=share, num_warps=WARPS, maxnreg=REGISTERS,
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
             launch(
                 gather_programs.gather_pieces, grid,
                 out, pieces[0], segments, len(segments), count, h.rows, h.cols, *self.numbers,
-                **shape, N=vectors,
+                **self._tile(size, LEAST), N=vectors,
             )  # fmt: skip
         return out
 
@@ -221,14 +228,14 @@ class PermutedTriton(TritonOneRow):
             self.device,
         )
 
-    def _tile(self, size: int) -> dict[str, int]:
+    def _tile(self, size: int, least: int) -> dict[str, int]:
         """So many cells or coordinates: of several blocks, or of one alone.
 
         The more parts a block has, the more of it one thread holds; but each is read in one go,
         which is quick if it is not too short.
         """
         within = min(self.hash.block, size)
-        parts = max(min(size // READ, within // PART), within // SIGNS, 1)
+        parts = max(min(size // READ, within // least), within // SIGNS, 1)
         return {
             "BLOCK": self.hash.block, "W": parts, "T": size // within, "P": within // parts,
         }  # fmt: skip
@@ -248,7 +255,7 @@ class PermutedTriton(TritonOneRow):
         h = self.hash
         return (
             table, h.dim, h.cols, *self.numbers,
-            *self._tile(SPAN).values(), min(LANES, h.block) if h.mixes else 1,
+            *self._tile(SPAN, LEAST).values(), min(LANES, h.block) if h.mixes else 1,
             h.rows, median_network(h.rows), *middle(h.rows),
         )  # fmt: skip
 

@@ -11,14 +11,17 @@ import triton.language as tl
 from fetchsgd.sketch.kernels.permuted.hash_programs import (
     RUN_TIME,
     block_at,
-    mix,
     negated,
     words,
 )
 from fetchsgd.sketch.kernels.permuted.tile_programs import (
     flipped_at,
+    flipped_within,
+    for_all,
     in_place,
+    runs_for_all,
     sign_bits,
+    sign_runs,
     sign_words,
 )
 
@@ -46,52 +49,37 @@ def of_group(
 
 
 @triton.jit
-def _of_one(found, lane, SHARE: tl.constexpr):
-    """What one of the threads that share a block has found, for all of them."""
-    chosen = tl.arange(0, SHARE)[None, :] == lane
-    return tl.sum(tl.where(chosen, found, 0), axis=1)
-
-
-@triton.jit
-def _shared_groups(
-    vector, strides, begin, end, row, column, place, span,
+def _full_steps(
+    sums, vector, strides, begin, end, row, column, place, span,
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
-    VECTOR: tl.constexpr, SHARE: tl.constexpr,
+    VECTOR: tl.constexpr, STEP: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
-    """_of_groups where each of SHARE threads of a block finds the block of another group for all.
+    """Add groups to a tile, STEP at a time from `begin` on, as long as there are so many.
 
-    Signs are shared out in the same way, if all of a block are in one word.
+    Each of the SHARE threads that read a part of a block finds the block of another group, and its
+    signs, for all of them.
     """
-    k = k3.to(tl.uint32, bitcast=True)
-    sums = tl.zeros((N, W, T, P), tl.float32)
-    for base in range(begin, end, SHARE):
+    key = k3.to(tl.uint32, bitcast=True)
+    flips = flips.to(tl.uint32)
+    for base in range(begin, end - (STEP - 1), STEP):
         number = first_group + row * groups + base
-        first, second = words(number + tl.arange(0, SHARE)[None, :], k0, k1)
-        blocks = block_at(column[:, None], first, second, width, low_bits, highs, turns, k2, k3)
-        if BLOCK < 32:
-            drawn = mix(((blocks * BLOCK) >> 5) * 0x9E3779B1 + (second ^ k))
-            drawn = (drawn & sign_mask.to(tl.uint32, bitcast=True)) >> ((blocks * BLOCK) & 31)
-        read, found = (), ()
-        for lane in tl.static_range(SHARE):
-            flip = words(number + lane, k0, k1)[0] & flips.to(tl.uint32)
-            t = _of_one(blocks, lane, SHARE)
-            at = flipped_at(t, place, flip, BLOCK, W, P, VECTOR)
-            source = vector + (base + lane) * span + strides
-            # Behind the last group zeros are added, which change nothing.
-            read = read + (tl.load(source + at, mask=base + lane < end, other=0.0),)
-            found = found + (t,)
-        for lane in tl.static_range(SHARE):
-            first, second = words(number + lane, k0, k1)
-            flip = first & flips.to(tl.uint32)
-            if BLOCK < 32:
-                signs = _of_one(drawn, lane, SHARE)[None, None, :, None]
-            else:
-                signs = sign_words(
-                    found[lane], place, flip, second ^ k, sign_mask, BLOCK, W, P, VECTOR
-                )
-            signed = negated(read[lane].to(tl.float32), sign_bits(signs, flip, W, P, VECTOR))
+        read, signs = (), ()
+        for some in tl.static_range(0, STEP, SHARE):
+            first, second = words(number + some + tl.arange(0, SHARE)[None, :], k0, k1)
+            found = block_at(column[:, None], first, second, width, low_bits, highs, turns, k2, k3)
+            drawn = sign_runs(found, place, first & flips, second ^ key, sign_mask, BLOCK, W, P)
+            for lane in tl.static_range(SHARE):
+                flip = words(number + some + lane, k0, k1)[0] & flips
+                within = flipped_within(place, flip, W, P, VECTOR)
+                source = vector + (base + some + lane) * span + strides + within
+                blocks = for_all(found, lane, T, P, SHARE).to(tl.int64) * BLOCK
+                read = read + (tl.load(source + blocks[None, None, :, :]),)
+                signs = signs + (runs_for_all(drawn, lane, W, T, P, SHARE),)
+        for i in tl.static_range(STEP):
+            flip = words(number + i, k0, k1)[0] & flips
+            signed = negated(read[i].to(tl.float32), sign_bits(signs[i], flip, W, P, VECTOR))
             sums += in_place(signed, flip, N, W, T, P, VECTOR)
     return sums
 
@@ -102,24 +90,23 @@ def _of_groups(
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
-    VECTOR: tl.constexpr, UNROLL: tl.constexpr, SHARE: tl.constexpr,
+    VECTOR: tl.constexpr, STEP: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
     """What groups [begin, end), which are whole, add to the cells of a tile, in order."""
+    sums = tl.zeros((N, W, T, P), tl.float32)
     if SHARE > 1:
-        sums = _shared_groups(
-            vector, strides, begin, end, row, column, place, span,
+        sums = _full_steps(
+            sums, vector, strides, begin, end, row, column, place, span,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-            BLOCK, N, W, T, P, VECTOR, SHARE,
+            BLOCK, N, W, T, P, VECTOR, STEP, SHARE,
         )  # fmt: skip
-    else:
-        sums = tl.zeros((N, W, T, P), tl.float32)
-        for group in tl.range(begin, end, loop_unroll_factor=UNROLL):
-            sums += of_group(
-                vector + group * span, strides, 0, 0, group, row, column, place,
-                width, low_bits, highs, turns, flips, sign_mask, first_group, groups,
-                k0, k1, k2, k3,
-                False, BLOCK, N, W, T, P, VECTOR,
-            )  # fmt: skip
+        begin += (end - begin) // STEP * STEP
+    for group in tl.range(begin, end, loop_unroll_factor=1 if SHARE > 1 else STEP):
+        sums += of_group(
+            vector + group * span, strides, 0, 0, group, row, column, place,
+            width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
+            False, BLOCK, N, W, T, P, VECTOR,
+        )  # fmt: skip
     return sums
 
 
@@ -158,7 +145,7 @@ def gather(
     width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
     BLOCK: tl.constexpr,
     N: tl.constexpr, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
-    VECTOR: tl.constexpr, UNROLL: tl.constexpr, SHARE: tl.constexpr,
+    VECTOR: tl.constexpr, STEP: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile of cells over all groups, in order, for N vectors at once."""
     row, start, column, n = _tile(rows, count, width, BLOCK, N, W, T, P)
@@ -168,12 +155,12 @@ def gather(
     earlier = _of_groups(
         vector, strides, 0, groups // 2, row, column, place, span,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-        BLOCK, N, W, T, P, VECTOR, UNROLL, SHARE,
+        BLOCK, N, W, T, P, VECTOR, STEP, SHARE,
     )  # fmt: skip
     later = _of_groups(
         vector, strides, groups // 2, groups - 1, row, column, place, span,
         width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,
-        BLOCK, N, W, T, P, VECTOR, UNROLL, SHARE,
+        BLOCK, N, W, T, P, VECTOR, STEP, SHARE,
     )  # fmt: skip
     last = groups - 1
     later += of_group(

@@ -50,6 +50,54 @@ def in_place(
 
 
 @triton.jit
+def for_all(found, lane, T: tl.constexpr, P: tl.constexpr, SHARE: tl.constexpr):
+    """What one of the SHARE threads of a part has found, (T, SHARE), for all of them: (T, P)."""
+    one = tl.gather(found, tl.full((T, SHARE), lane, tl.int32), axis=1)
+    spread = tl.broadcast_to(one[:, :, None], (T, SHARE, P // SHARE))
+    # The compiler cannot know: what a thread holds of a part is one number.
+    return tl.max_constancy(tl.reshape(spread, (T, P)), [1, P // SHARE])
+
+
+@triton.jit
+def sign_runs(
+    t, place, flip, key, mask, BLOCK: tl.constexpr, W: tl.constexpr, P: tl.constexpr
+):  # fmt: skip
+    """sign_words for blocks t and flips of several groups: (runs, T, groups)."""
+    mask = mask.to(tl.uint32, bitcast=True)
+    if BLOCK < 32:
+        drawn = mix(((t * BLOCK) >> 5) * 0x9E3779B1 + key) & mask
+        return (drawn >> ((t * BLOCK) & 31))[None, :, :]
+    else:
+        count: tl.constexpr = W * P // 32
+        flip = flip.to(tl.int32) // 32
+        runs = (place // 32 + tl.arange(0, count)[:, None, None]) ^ flip[None, :, :]
+        runs = runs.to(tl.uint32) + t[None, :, :] * (BLOCK // 32)
+        return mix(runs * 0x9E3779B1 + key[None, :, :]) & mask
+
+
+@triton.jit
+def runs_for_all(
+    runs, lane, W: tl.constexpr, T: tl.constexpr, P: tl.constexpr, SHARE: tl.constexpr
+):
+    """for_all of the words of sign_runs, which parts of one run share: (1, W, T, P)."""
+    count: tl.constexpr = runs.shape[0]
+    one = tl.gather(runs, tl.full((count, T, SHARE), lane, tl.int32), axis=2)
+    spread = tl.broadcast_to(one[:, None, :, :, None], (count, W // count, T, SHARE, P // SHARE))
+    return tl.reshape(spread, (1, W, T, P))
+
+
+@triton.jit
+def flipped_within(place, flip, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr):
+    """Places within blocks, flipped but for what in_place does: (1, W, 1, P)."""
+    flip = flip.to(tl.int32) & (-VECTOR)
+    part = (place + tl.arange(0, W) * P) ^ (flip & (-P))
+    within = tl.arange(0, P) ^ (flip & (P - 1))
+    at = part[None, :, None, None] + within[None, None, None, :]
+    # The compiler cannot know: VECTOR neighbours stay neighbours, in order.
+    return tl.max_contiguous(tl.multiple_of(at, [1, 1, 1, VECTOR]), [1, 1, 1, VECTOR])
+
+
+@triton.jit
 def flipped_at(
     t, place, flip, BLOCK: tl.constexpr, W: tl.constexpr, P: tl.constexpr, VECTOR: tl.constexpr
 ):
