@@ -17,12 +17,12 @@ from fetchsgd.sums.kernels.overlap_programs import rotate_overlapped
 from fetchsgd.sums.kernels.whole_programs import rotate_whole
 from fetchsgd.sums.layout import Layout
 
-LANES = 64  # columns of a program, or columns times groups of rows where there are fewer
+LANES = 128  # columns of a program, or columns times groups of rows where there are fewer
 LOG_SOME = 3  # rows that a program loads or stores at once: 2^3
-PER_PROCESSOR = 8  # programs at a time
+PER_PROCESSOR = 3  # programs at a time
 REGISTERS: int | None = 128  # of a thread at most, so that as many programs fit
 SPARE = 1  # chunks between two stages of one, beyond those at work
-OVERLAP = 0  # whether programs ask for the next part while one is on its way (1)
+OVERLAP = 1  # whether programs ask for the next part while one is on its way (1)
 WHOLE = 0  # columns of a program that holds all rows; 0: two stages
 ONCE = "evict_first"  # what is read or written once makes room in the cache
 KEEP = 0  # whether the cache shall forget the scratch last (1), where programs OVERLAP

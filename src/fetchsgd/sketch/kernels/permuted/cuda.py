@@ -32,11 +32,11 @@ FLIGHT = 4096
 READ = 512
 # The least of them that are neighbours, a sector of memory: for sketches of whole vectors, and for
 # all else.
-PART = 8
+PART = 16
 LEAST = 8
 # Whether threads that read a block together find it each for itself (0), or each that of another
 # group for all (1); how many times 32 threads sum a tile, and with how many registers each at most.
-SHARED = 0
+SHARED = 1
 WARPS = 4
 REGISTERS: int | None = None
 # Coordinates that one program estimates, and entries that one looks up.
