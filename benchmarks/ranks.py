@@ -1,8 +1,9 @@
 """Rounds per second of several processes that share the clients, against one alone.
 
-    python benchmarks/ranks.py --clients 200 --out benchmarks/results/ranks-cpu.json
-    python benchmarks/ranks.py --clients 200 400 599 --set train.sampling=uniform --parts \
-        --ways "fetchsgd, floats" uncompressed --out benchmarks/results/ranks-sizes-cpu.json
+    python benchmarks/ranks.py --clients 200 --parts --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --clients 50 100 200 400 599 --parts \
+        --set train.sampling=uniform --ways "fetchsgd, floats" uncompressed \
+        --out benchmarks/results/ranks-sizes-cpu.json
     python benchmarks/ranks.py --task shakespeare --clients 10 --ways "fetchsgd, floats"
     python benchmarks/ranks.py --device cuda --processes 4
 
