@@ -68,7 +68,7 @@ bench: setup
 	$(BIN)/python benchmarks/rounds.py --device cpu --out $(RESULTS)/rounds-cpu.json
 	$(BIN)/python benchmarks/wire.py --device cpu --out $(RESULTS)/wire-cpu.json
 	$(BIN)/python benchmarks/windows.py --device cpu --out $(RESULTS)/windows-cpu.json
-	$(BIN)/python benchmarks/ranks.py --out $(RESULTS)/ranks-cpu.json
+	$(BIN)/python benchmarks/ranks.py --clients 200 --parts --out $(RESULTS)/ranks-cpu.json
 	$(BIN)/python benchmarks/diagnose.py --device cpu --out $(RESULTS)/diagnose-cpu.json
 	@if $(HAS_GPU); then \
 		$(BIN)/python benchmarks/sketch.py --device cuda --out $(RESULTS)/sketch-cuda.json && \

@@ -1,12 +1,18 @@
 """Rounds per second of several processes that share the clients, against one alone.
 
-    python benchmarks/ranks.py --clients 200 --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --clients 200 --parts --out benchmarks/results/ranks-cpu.json
+    python benchmarks/ranks.py --clients 50 100 200 400 599 --parts \
+        --set train.sampling=uniform --ways "fetchsgd, floats" uncompressed \
+        --out benchmarks/results/ranks-sizes-cpu.json
     python benchmarks/ranks.py --task shakespeare --clients 10 --ways "fetchsgd, floats"
     python benchmarks/ranks.py --device cuda --processes 4
 
 Every process has one thread, or a GPU of its own. One process alone and all together take their
 rounds in turn, of the same runs; while one works alone the others sleep. The ratio is of the time:
 with two processes 0.5 would be all that can be had, and 0.625 is 1.6 times the rounds per second.
+
+`--parts` adds where the milliseconds of a round go, in one process and in the first of several:
+rank_parts.py says what is what.
 
 `of_processor_time` is the same ratio of the time that a core has worked, in the process that worked
 longest. On cores that others use as well it says what two free cores would do, but for waiting.
@@ -28,6 +34,7 @@ from typing import Any
 
 import torch
 from measure import environment, report
+from rank_parts import Parts
 
 from fetchsgd.ranks import ALONE, Ranks, joined
 from fetchsgd.runs.settings import resolve
@@ -72,7 +79,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--task", default="digits")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--clients", type=int, default=0, help="a round; 0 is the task's own")
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=[0], help="a round; 0 is the task's own"
+    )
+    parser.add_argument("--set", action="append", default=[], help="a setting, as train takes it")
+    parser.add_argument("--parts", action="store_true", help="also say where the time goes")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--rounds", type=int, default=5, help="in one timing")
     parser.add_argument("--repeats", type=int, default=9)
@@ -82,36 +93,44 @@ def _options() -> argparse.Namespace:
 
 def _work(options: argparse.Namespace) -> None:
     rows = []
+    parts = Parts() if options.parts else None
     with joined() as ranks:
-        for name in options.ways:
-            rows += _measured(name, WAYS[name], ranks, options)
+        for clients in options.clients:
+            for name in options.ways:
+                rows += _measured(name, clients, ranks, options, parts)
         if ranks.is_first:
             about = {"processes": ranks.size, "task": options.task, "clients": options.clients}
+            about |= {"set": options.set} if options.set else {}
             about |= environment(options.device)
             report(rows, about, options.out)
 
 
 def _measured(
-    name: str, settings: tuple[str, ...], ranks: Ranks, options: argparse.Namespace
+    name: str, clients: int, ranks: Ranks, options: argparse.Namespace, parts: Parts | None
 ) -> list[dict[str, Any]]:
-    sets = [*settings, f"train.device={options.device}"]
-    if options.clients:
-        sets.append(f"train.clients_per_round={options.clients}")
+    sets = [*WAYS[name], f"train.device={options.device}", *options.set]
+    if clients:
+        sets.append(f"train.clients_per_round={clients}")
     config = resolve({"task": {"name": options.task}}, sets)
     both = Run(config, ranks=ranks)
     one = Run(config, ranks=ALONE) if ranks.is_first else None
+    if parts is not None:
+        parts.watch(both.method)
     rounds = options.rounds
     times: dict[str, list[tuple[float, float]]] = {"one": [], "both": []}
+    spent: dict[str, list[dict[str, float]]] = {"one": [], "both": []}
     for repeat in range(options.repeats + 1):
         ranks.wait_for_all()
         if one is not None:
             times["one"].append(_seconds(partial(_rounds, one, rounds), options.device))
+            spent["one"].append(parts.taken() if parts else {})
         ranks.wait_for_all()
         wall, worked = _seconds(partial(_rounds, both, rounds), options.device)
+        spent["both"].append(parts.taken() if parts else {})
         longest = ranks.most(torch.tensor([worked], dtype=torch.float64, device=both.device))
         times["both"].append((wall, longest.item()))
         if repeat == 0:  # in which code is compiled, and memory is had for the first time
-            times = {"one": [], "both": []}
+            times, spent = {"one": [], "both": []}, {"one": [], "both": []}
     if one is None:
         return []
     (alone, alone_worked), (together, together_worked) = (
@@ -119,10 +138,11 @@ def _measured(
         for who in ("one", "both")
     )
     limit = TARGET if ranks.size == 2 else None
-    return [
-        {"what": f"{name}: one process", "measured": f"{1 / alone:.1f} /s"},
+    named = f"{name}, {clients} clients" if len(options.clients) > 1 else name
+    rows: list[dict[str, Any]] = [
+        {"what": f"{named}: one process", "measured": f"{1 / alone:.1f} /s"},
         {
-            "what": f"{name}: {ranks.size} processes",
+            "what": f"{named}: {ranks.size} processes",
             "measured": f"{1 / together:.1f} /s",
             "ratio": together / alone,
             "times_the_rounds": round(alone / together, 3),
@@ -130,6 +150,11 @@ def _measured(
             "target": limit,
         },
     ]
+    if parts is not None:
+        for row, who, seconds in zip(rows, spent, (alone, together), strict=True):
+            row["milliseconds"] = parts.medians(spent[who], rounds, seconds)
+            print(row["what"], row["milliseconds"], flush=True)
+    return rows
 
 
 def _rounds(run: Run, rounds: int) -> None:

@@ -22,12 +22,13 @@ WAYS = [
     "local steps", "one pass, in blocks", "few bits, in blocks", "local batches, in blocks",
     "local steps, in blocks", "shaken, in blocks", "shaken one by one, in blocks",
 ]  # fmt: skip
+APART = ["one pass", "few bits", "sums"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worlds")
-    command = [sys.executable, str(PROGRAM), str(folder), "ways", "changing", "commands"]
+    command = [sys.executable, str(PROGRAM), str(folder), "ways", "changing", "sums", "commands"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     said = "".join(file.read_text() for file in folder.glob("said-*.txt"))
     assert done.returncode == 0, f"{done.stderr}\n{said}"
@@ -60,6 +61,42 @@ def test_as_many_processes_train_the_same_again(folder, way):
     (again, more), *_ = found(folder, f"{way}, again")[1]
     assert torch.equal(again, first)
     assert more == lines
+
+
+@pytest.mark.parametrize("way", APART)
+def test_processes_on_several_machines_train_the_same(folder, way):
+    (near, lines), *_ = found(folder, way)[1]
+    apart = [torch.load(folder / f"{way}, apart-3-{rank}.pt") for rank in range(3)]
+    assert all(torch.equal(weights, apart[0][0]) for weights, _ in apart)
+    if way == "sums":
+        assert torch.equal(apart[0][0], near)
+    torch.testing.assert_close(apart[0][0], near, rtol=1e-4, atol=1e-5)
+    for line, own in zip(lines, apart[0][1], strict=True):
+        assert own == pytest.approx(line, rel=1e-4)
+
+
+def test_sums_on_one_machine_are_added_in_the_order_of_the_ranks(folder):
+    ranks = [torch.load(folder / f"sums-{rank}.pt") for rank in range(3)]
+    parts = [own["parts"] for own in ranks]
+    for own in ranks:
+        assert own["near"]
+        for n, part in enumerate(zip(*parts, strict=True)):
+            assert torch.equal(own["sums"][n], part[0] + part[1] + part[2])
+            assert torch.equal(own["most"][n], torch.stack(part).amax(0))
+        floats, number = own["both"]
+        assert torch.equal(floats, parts[0][0] + parts[1][0] + parts[2][0])
+        assert number.item() == 3.0
+
+
+def test_processes_that_cannot_meet_sum_up_all_the_same(folder):
+    for rank in range(3):
+        is_near, total = torch.load(folder / f"apart-{rank}.pt")
+        assert not is_near
+        assert total.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_a_process_that_ends_too_soon_is_noticed(folder):
+    assert (folder / "too-soon.txt").read_text() == "another process of this run has ended"
 
 
 def test_every_process_knows_what_was_measured(folder):

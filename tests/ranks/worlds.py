@@ -25,7 +25,7 @@ import fetchsgd as fs
 from fetchsgd.cli import main
 from fetchsgd.clients import gathering
 from fetchsgd.errors import MachineError, UserError
-from fetchsgd.ranks import joined
+from fetchsgd.ranks import LostError, Ranks, joined, near
 from fetchsgd.ranks.joining import connect
 from fetchsgd.tasks import Task
 
@@ -73,6 +73,8 @@ WAYS = {
         },
     },
 }  # fmt: skip
+# Those that three processes also do through gloo, as if they were on several machines.
+APART = ("one pass", "few bits", "sums")
 IN_BLOCKS = ("one pass", "few bits", "local batches", "local steps", "shaken", "shaken one by one")
 AGAIN = ("one pass", "few bits", "local steps")
 # Five of 12 clients: the last cohort of an epoch leaves one of three processes idle.
@@ -84,12 +86,23 @@ def ways(folder: Path) -> None:
     _train_all(folder, 1, 0)
     codes = world(3, lambda rank: _train_all(folder, 3, rank), folder)
     assert codes == [0, 0, 0], codes
+    codes = world(3, lambda rank: _train_apart(folder, rank), folder)
+    assert codes == [0, 0, 0], codes
 
 
 def _train_all(folder: Path, size: int, rank: int) -> None:
     blocks = [(f"{name}, in blocks", WAYS[name]) for name in IN_BLOCKS]
     again = [(f"{name}, again", WAYS[name]) for name in AGAIN]
-    for name, settings in [*WAYS.items(), *blocks, *again]:
+    _train(folder, size, rank, [*WAYS.items(), *blocks, *again])
+
+
+def _train_apart(folder: Path, rank: int) -> None:
+    near.MOST = 1
+    _train(folder, 3, rank, [(f"{name}, apart", WAYS[name]) for name in APART])
+
+
+def _train(folder: Path, size: int, rank: int, named: list[tuple[str, dict]]) -> None:
+    for name, settings in named:
         gathering.MOST_EXAMPLES = 6 if "blocks" in name else 1 << 14
         result = fs.simulate(**{"task": tiny, **ALWAYS, **settings})
         weights = parameters_to_vector(result.model.parameters()).detach()
@@ -152,6 +165,61 @@ def _refused(folder: Path, rank: int) -> None:
         except MachineError as error:
             sentences.append(str(error))
     (folder / f"refused-{rank}.json").write_text(json.dumps(sentences))
+
+
+def sums(folder: Path) -> None:
+    """What processes sum up, on one machine and as if on several; and one that ends too soon."""
+    near.PART = 1 << 10  # so that sums come in several parts
+    assert world(3, lambda rank: _sum(folder, rank), folder) == [0, 0, 0]
+    assert world(3, lambda rank: _cannot_meet(folder, rank), folder) == [0, 0, 0]
+    assert world(2, lambda rank: _ends_too_soon(folder, rank), folder) == [0, 0]
+
+
+def _part_of(rank: int) -> list[torch.Tensor]:
+    """What a process has to sum: long and short, floats and whole numbers."""
+    generator = torch.Generator().manual_seed(rank)
+    floats = torch.randn(3, 1000, generator=generator)
+    whole = torch.randint(-(2**40), 2**40, (777,), generator=generator)
+    return [floats, whole, floats[0, 0].double(), floats.clone()[:, ::7], floats[:0]]
+
+
+def _sum(folder: Path, rank: int) -> None:
+    with joined() as ranks:
+        connect(ranks, torch.device("cpu"))
+        found = {"near": bool(ranks.near), "parts": _part_of(rank)}
+        found["sums"] = [ranks.sum(part) for part in _part_of(rank)]
+        found["both"] = ranks.sum_both(_part_of(rank)[0], torch.tensor(float(rank)))
+        found["most"] = [ranks.most(part) for part in _part_of(rank)]
+        torch.save(found, folder / f"sums-{rank}.pt")
+        ranks.wait_for_all()
+
+
+def _cannot_meet(folder: Path, rank: int) -> None:
+    """The last process is on another machine, or in a container of its own."""
+    if rank == 2:
+        near.BOOT = folder / "none"
+    with joined() as ranks:
+        connect(ranks, torch.device("cpu"))
+        total = ranks.sum(torch.ones(3))
+        torch.save([bool(ranks.near), total], folder / f"apart-{rank}.pt")
+
+
+def _ends_too_soon(folder: Path, rank: int) -> None:
+    with joined() as ranks:
+        connect(ranks, torch.device("cpu"))
+        ranks.sum(torch.ones(3))
+        if rank == 1:
+            os._exit(0)
+        (folder / "too-soon.txt").write_text(_sentence(ranks))
+        os._exit(0)  # there is nobody to leave in order with
+
+
+def _sentence(ranks: Ranks) -> str:
+    try:
+        ranks.sum(torch.ones(3))
+    except LostError as error:
+        return str(error)
+    return ""
 
 
 def commands(folder: Path) -> None:
@@ -244,4 +312,5 @@ def _port() -> str:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in sys.argv[2:]:
-        {"ways": ways, "changing": changing, "commands": commands}[name](Path(sys.argv[1]))
+        works = {"ways": ways, "changing": changing, "sums": sums, "commands": commands}
+        works[name](Path(sys.argv[1]))

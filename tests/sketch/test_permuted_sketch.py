@@ -230,6 +230,15 @@ def _caches(program):
     return [entry[0] for entry in program.device_caches.values()]
 
 
+def test_every_round_has_its_own_hash_whatever_was_asked_before():
+    sketch, x = CountSketch(1000, 1, 50, hash="permutation"), normal(1000)
+    assert sketch.for_round(3) is sketch.for_round(3)
+    for round in (3, 4, 4, 3, 0):
+        seed = sketch.for_round(round).seed
+        assert torch.equal(sketch.for_round(round).sketch(x), sketch.with_seed(seed).sketch(x))
+    assert len({sketch.for_round(round).seed for round in range(10)}) == 10
+
+
 def test_mistakes_get_a_sentence():
     with pytest.raises(ValueError, match="block=12 is not a power of two.*use block=8 or block=No"):
         CountSketch(100, 1, 50, block=12, hash="permutation")

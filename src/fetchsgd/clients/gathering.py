@@ -117,7 +117,9 @@ class Gatherer:
         rows = padded[present]
         shares = np.repeat(self._shares(sizes) / sizes, sizes)
         if only is not None:
-            chosen = np.flatnonzero(np.repeat(np.isin(np.arange(len(clients)), only), sizes))
+            is_chosen = np.zeros(len(clients), dtype=bool)
+            is_chosen[only] = True
+            chosen = np.flatnonzero(np.repeat(is_chosen, sizes))
             if draws is not None:
                 return self._part_of_augmented(rows, shares, chosen, round, draws)
             rows, shares = rows[chosen], shares[chosen]

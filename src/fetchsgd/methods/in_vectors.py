@@ -67,17 +67,18 @@ class VectorServer:
         """Lines 11 to 14, from a round's mean gradient or an estimate of it."""
         if self.k == 0:
             return momentum_step(self.momentum, gradient, state, rate, deliver, self.nesterov)
-        momentum = self.momentum * state["momentum"] + gradient
+        # Vectors of this round are changed in place: on a CPU, memory is what this takes time for.
+        momentum = (self.momentum * state["momentum"]).add_(gradient)
         step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
-        error = rate * step + state["error"]
+        error = (rate * step).add_(state["error"])
         indices = self._largest(error, state, round)
         wanted = SparseVector.trusted(self.dim, indices, error[indices])
         sent = deliver(wanted)
-        error = error.index_put((indices,), wanted.values - sent.sparse.values)
+        error.index_put_((indices,), wanted.values - sent.sparse.values)
         stays = sent.sparse.values == 0
         if self.mask_momentum:
             kept = torch.where(stays, momentum[indices], 0)
-            momentum = momentum.index_put((indices,), kept)
+            momentum.index_put_((indices,), kept)
         after = {"momentum": momentum, "error": error}
         if self.revisit > 1:
             last = torch.where(stays, state["sent"][indices], round)

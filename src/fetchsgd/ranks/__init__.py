@@ -6,6 +6,7 @@ all hold the same weights. Process 0 alone writes files.
 
     group.py        who they are, and what they do together
     joining.py      how a process finds the others
+    near.py         how those of one machine sum up
 """
 
 from fetchsgd.ranks.group import ALONE, LostError, Ranks

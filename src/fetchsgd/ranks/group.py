@@ -1,7 +1,7 @@
 """The processes of a run: which of them this one is, and what they do together.
 
-Tensors go through `torch.distributed`, texts through the store by which its processes find each
-other. Neither is pickled.
+Tensors go through `torch.distributed`, or through memory that processes on one machine share
+(near.py); texts go through the store by which processes find each other. None is pickled.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from fetchsgd.errors import MachineError, UserError
+from fetchsgd.ranks.near import Near
 
 POLL = 0.01  # seconds; while we look again and again, signals are handled
 PATIENCE = 1800.0  # seconds for another process to come as far: it may have to download its data
@@ -32,7 +33,10 @@ class LostError(MachineError):
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """`rank` of `size` processes; `local_rank` of those on this machine. No store: alone."""
+    """`rank` of `size` processes; `local_rank` of those on this machine. No store: alone.
+
+    near: how tensors on the CPU are summed, once all processes have met on one machine.
+    """
 
     rank: int = 0
     size: int = 1
@@ -40,6 +44,7 @@ class Ranks:
     local_size: int = 1
     store: Store | None = None
     _texts: Iterator[int] = field(default_factory=count, repr=False)
+    near: list[Near] = field(default_factory=list, repr=False)  # at most one
 
     @property
     def is_alone(self) -> bool:
@@ -97,17 +102,25 @@ class Ranks:
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum over all processes, the same bits in each. The part may be overwritten."""
-        if not self.is_alone:
-            part = part.contiguous()
-            with lost_if_broken():
-                dist.all_reduce(part)
-        return part
+        return part if self.is_alone else self._reduced(part.contiguous(), is_sum=True)
+
+    def sum_both(self, part: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+        """Two sums at the price of one, of a tensor and of a number of the same type."""
+        if self.is_alone:
+            return part, number
+        both = self.sum(torch.cat([part.reshape(-1), number.view(1)]))
+        return both[:-1].view(part.shape), both[-1]
 
     def most(self, part: Tensor) -> Tensor:
         """The largest of each number over all processes. The part may be overwritten."""
-        if not self.is_alone:
-            with lost_if_broken():
-                dist.all_reduce(part, dist.ReduceOp.MAX)
+        return part if self.is_alone else self._reduced(part.contiguous(), is_sum=False)
+
+    def _reduced(self, part: Tensor, is_sum: bool) -> Tensor:
+        with lost_if_broken():
+            if self.near and part.device.type == "cpu":
+                self.near[0].join(part, torch.add if is_sum else torch.maximum)
+            else:
+                dist.all_reduce(part, dist.ReduceOp.SUM if is_sum else dist.ReduceOp.MAX)
         return part
 
     def from_first(self, tensors: Tensors | None, device: torch.device) -> Tensors | None:
@@ -170,5 +183,5 @@ def lost_if_broken() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise LostError("another process of this run has ended") from error

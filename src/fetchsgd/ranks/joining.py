@@ -15,7 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from fetchsgd.errors import UserError
-from fetchsgd.ranks.group import ALONE, PATIENCE, LostError, Ranks
+from fetchsgd.ranks.group import ALONE, PATIENCE, LostError, Ranks, lost_if_broken
+from fetchsgd.ranks.near import meet
 
 # Set by torchrun, and by whatever else starts programs for torch.distributed.
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -73,6 +74,10 @@ def connect(ranks: Ranks, device: torch.device) -> None:
             "some processes of this run train on the CPU and others on a GPU: give --set "
             "train.device=cpu, or start fewer of them"
         )
+    if device.type == "cpu" and not ranks.near:
+        with lost_if_broken():
+            found = meet(ranks.rank, ranks.size, ranks.all_say, PATIENCE)
+        ranks.near.extend([] if found is None else [found])
     if dist.is_initialized():
         return
     shares_a_gpu = device.type == "cpu" or len(set(said)) < len(said)

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int, Int64
+from jaxtyping import Bool, Float32, Float64, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fetchsgd.methods.delivery import Delivered
 from fetchsgd.server.client_versions import ClientVersions
 from fetchsgd.server.grids import Downloads, GridWeights
+from fetchsgd.server.ledger_loops import touch
 from fetchsgd.wire import SparseUpdate
 
 BYTES_PER_NUMBER = 4
@@ -114,13 +115,23 @@ class Ledger:
         if isinstance(update, Tensor):
             for start in range(0, len(update), SLICE):
                 part = slice(start, start + SLICE)
-                before, touched = self.changed[part], update[part] != 0
-                self._count(before, touched, version)
-                before.masked_fill_(touched, version)
+                self._touch(self.changed[part], update[part], version)
         else:
             before, touched = self.changed[update.indices], update.values != 0
             self._count(before, touched, version)
             self.changed[update.indices] = before.masked_fill_(touched, version)
+
+    def _touch(
+        self, before: Int[Tensor, " n"], update: Float32[Tensor, " n"], version: int
+    ) -> None:
+        """Coordinates one after another, of which those are changed that the update moves."""
+        if before.device.type == "cpu":
+            counts = self.changed_in.numpy()
+            touch(before.numpy(), update.contiguous().numpy(), version, counts)
+        else:
+            touched = update != 0
+            self._count(before, touched, version)
+            before.masked_fill_(touched, version)
 
     def _count(self, before: Int[Tensor, " n"], touched: Bool[Tensor, " n"], version: int) -> None:
         """Coordinates that were changed before, and are now where they are touched.

@@ -96,7 +96,8 @@ class CohortAtWork:
         else:
             total = weights.new_zeros(message.shape)
         cost = message.exact_cost(len(clients), upload.quantiser)
-        return Merged(ranks.sum(total), clients, *cost, ranks.sum(loss))
+        total, loss = ranks.sum_both(total, loss)
+        return Merged(total, clients, *cost, loss)
 
     def _mean_gradient(
         self, weights: Float32[Tensor, " dim"], clients: NDArray[np.int64], share: Share, round: int

@@ -44,6 +44,7 @@ from fetchsgd.runs.setup import Setup
 from fetchsgd.runs.sums import SumsRecord
 from fetchsgd.server.rounds import Clients, Merged, Training, train_rounds
 from fetchsgd.simulation.cohort import CohortAtWork
+from fetchsgd.simulation.heap import keep_freed_memory
 from fetchsgd.simulation.spread import Spread
 from fetchsgd.simulation.together import check_together, from_first
 from fetchsgd.sums import Modular
@@ -80,6 +81,8 @@ class Run:
         check_together(ranks, setup)
         self.config, self.device = config, setup.device
         task, train = config.task, config.train
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.diagnosis: Diagnosed | None = diagnosed(setup.method, config)
         self.method: Method = self.diagnosis or setup.method
         self.private = private(config, setup.sampler, setup.rounds, setup.levels)

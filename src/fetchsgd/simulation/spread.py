@@ -57,7 +57,7 @@ class Spread:
         return self._share(clients % self.ranks.size)
 
     def _share(self, owners: NDArray[np.int64]) -> Share:
-        busy = len(np.unique(owners)) == self.ranks.size
+        busy = bool(np.bincount(owners, minlength=self.ranks.size).all())
         return Share(np.flatnonzero(owners == self.ranks.rank), len(owners), busy)
 
     def own_memory(self, memory: Memory | None) -> Memory | None:

@@ -136,8 +136,14 @@ class CountSketch:
 
     def for_round(self, round: int) -> CountSketch:
         """The sketch of one round, where each has a fresh hash: it follows from seed and round."""
+        last: tuple[int, CountSketch] | None = self.__dict__.get("_last")
+        if last is not None and last[0] == round:  # to compress, and then to read
+            return last[1]
         check_whole_number("round", round, 0, 2**64 - 2)
-        return self.with_seed(round_seed(self.seed, round))
+        found = self.with_seed(round_seed(self.seed, round))
+        if self.hash == "permutation":  # which takes no memory
+            self.__dict__["_last"] = round, found
+        return found
 
     @property
     def num_cells(self) -> int:
@@ -280,7 +286,7 @@ class CountSketch:
 
     def _on(self, device: torch.device, *, signed: bool = True, row: int | None = None) -> Kernels:
         """Kernels for a device: of the sketch, or of its variants without signs."""
-        key = device, signed, row
+        key = device, signed, None if self.rows == 1 else row
         if key not in self._kernels:
             hash = self._hash if signed else self._hash.without_signs(row)
             self._kernels[key] = make_kernels(self.kernel, hash, device)

@@ -115,8 +115,11 @@ class Permutation:
     def without_signs(self, row: int | None = None) -> Permutation:
         """The same with all signs +1: of all rows, or of one alone."""
         if row is None:
-            return replace(self, signed=False)
-        return replace(self, signed=False, rows=1, first_row=row)
+            found = replace(self, signed=False)
+        else:
+            found = replace(self, signed=False, rows=1, first_row=row)
+        found.__dict__["keys"] = self.keys  # the same seed: drawn once
+        return found
 
 
 def mix(x: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
