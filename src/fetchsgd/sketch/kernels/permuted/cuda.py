@@ -34,8 +34,8 @@ READ = 512
 # all else.
 PART = 16
 LEAST = 8
-# How many times 32 threads sum a tile, and with how many registers each at most: 96 would be quicker
-# for one row of blocks of 64, and slower for five rows.
+# How many times 32 threads sum a tile, and with how many registers each at most: 96 are quicker for
+# one row of blocks of 64, and slower for five rows.
 WARPS = 4
 REGISTERS: int | None = None
 # Coordinates that one program estimates, and entries that one looks up.
