@@ -2,7 +2,7 @@
 
     python benchmarks/rotation.py [--device cuda] [--out benchmarks/results/rotation-cuda.json]
     python benchmarks/rotation.py --count 85000 --clients 40
-    python benchmarks/rotation.py --device cuda --set OVERLAP=1    # a constant of kernels/cuda.py
+    python benchmarks/rotation.py --device cuda --set LANES=64      # a constant of kernels/cuda.py
     python benchmarks/rotation.py --device cuda --tune             # many of them, each checked
 
 The rotation writes into new memory, so it is compared with a copy into new memory; on a CPU, where
@@ -28,26 +28,19 @@ from fetchsgd.sums.rotation import signs_of
 SIZES = {"cpu": [(1, 6_500_000)], "cuda": [(1, 6_500_000), (10, 6_500_000), (1, 124_000_000)]}
 TARGETS = {"cpu": 2.0, "cuda": 1.5}
 # Tried by --tune; what is not named is as in kernels/cuda.py.
-OVERLAP: Constants = {"OVERLAP": 1}
 TRIED: list[Constants] = [
     {},
-    {"WHOLE": 8},
-    {"WHOLE": 8, "ONCE": ""},
-    {"WHOLE": 4, "ONCE": ""},
-    OVERLAP,
-    OVERLAP | {"KEEP": 1},
-    OVERLAP | {"ONCE": ""},
-    OVERLAP | {"PER_PROCESSOR": 10},
-    OVERLAP | {"PER_PROCESSOR": 10, "SPARE": 0},
-    OVERLAP | {"PER_PROCESSOR": 10, "SPARE": 4},
-    OVERLAP | {"PER_PROCESSOR": 12, "REGISTERS": 80},
-    OVERLAP | {"PER_PROCESSOR": 6},
-    OVERLAP | {"LANES": 32, "PER_PROCESSOR": 16},
-    OVERLAP | {"LANES": 32, "PER_PROCESSOR": 20},
-    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 3},
-    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 5},
-    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 5, "KEEP": 1},
-    OVERLAP | {"LANES": 128, "PER_PROCESSOR": 6, "REGISTERS": 80},
+    {"SPARE": 0},
+    {"SPARE": 4},
+    {"LOG_SOME": 2},
+    {"LOG_SOME": 4},
+    {"PER_PROCESSOR": 4},
+    {"PER_PROCESSOR": 5},
+    {"PER_PROCESSOR": 6, "REGISTERS": 80},
+    {"LANES": 64, "PER_PROCESSOR": 6},
+    {"LANES": 64, "PER_PROCESSOR": 8},
+    {"LANES": 64, "PER_PROCESSOR": 12, "REGISTERS": 80},
+    {"LANES": 32, "PER_PROCESSOR": 16},
 ]
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/tune_permuted.py sketch
     python benchmarks/tune_permuted.py estimate top_k
-    python benchmarks/tune_permuted.py once SHARED=1 PART=16     # for a profiler: each sketch once
+    python benchmarks/tune_permuted.py once REGISTERS=96     # for a profiler: each sketch once
 
 Times are multiples of reading the vectors once, as in sketch.py. The sizes are those at the top of
 fetchsgd/sketch/kernels/permuted/cuda.py, where the first line's are; what they give is compared to
@@ -23,25 +23,23 @@ from fetchsgd.sketch.kernels.permuted import cuda
 
 DIM, COLS, K = 124_000_000, 1_240_000, 50_000
 CLIENTS, CLIENT_DIM, CLIENT_COLS = 100, 6_600_000, 660_000
-SHARED = {"SHARED": 1, "PART": 16}
 CHANGES: dict[str, list[Constants]] = {
     "sketch": [
         {},
-        {"PART": 16},
-        {"SHARED": 1},
-        SHARED,
-        SHARED | {"REGISTERS": 64},
-        SHARED | {"REGISTERS": 80},
-        SHARED | {"REGISTERS": 96},
-        SHARED | {"FLIGHT": 16384},
-        SHARED | {"TILE": 1024},
-        SHARED | {"TILE": 1024, "REGISTERS": 64},
-        SHARED | {"TILE": 1024, "FLIGHT": 8192},
-        SHARED | {"TILE": 4096, "REGISTERS": 96},
-        SHARED | {"TILE": 4096, "REGISTERS": 128},
-        SHARED | {"WARPS": 8},
-        SHARED | {"WARPS": 8, "TILE": 4096},
-        SHARED | {"READ": 1024},
+        {"PART": 8},
+        {"PART": 32},
+        {"REGISTERS": 64},
+        {"REGISTERS": 80},
+        {"REGISTERS": 96},
+        {"FLIGHT": 16384},
+        {"TILE": 1024},
+        {"TILE": 1024, "REGISTERS": 64},
+        {"TILE": 1024, "FLIGHT": 8192},
+        {"TILE": 4096, "REGISTERS": 96},
+        {"TILE": 4096, "REGISTERS": 128},
+        {"WARPS": 8},
+        {"WARPS": 8, "TILE": 4096},
+        {"READ": 1024},
     ],
     "estimate": [{}, {"SPAN": 2048}, {"SPAN": 512}, {"LEAST": 4}, {"LEAST": 16}],
     "top_k": [{}, {"VOTED": 256}, {"VOTED": 1024}, {"MARKED": 64}, {"MARKED": 256}],

@@ -96,8 +96,7 @@ def sketches():
     replace_launches()
     for rows, block in ((1, 16), (3, 4)):
         kernels = cuda.PermutedTriton(Permutation(10_000, rows, 960, block, 7), torch.device("cpu"))
-        for cuda.SHARED in (1, 0):
-            kernels.sketch([torch.zeros(2, 10_000)])
+        kernels.sketch([torch.zeros(2, 10_000)])
         table, some = torch.zeros(rows, 960), torch.arange(50)
         kernels.estimate(table)
         kernels.estimate(table, range(17, 9001))
@@ -117,8 +116,7 @@ def rotations():
 
     replace_launches()
     cuda.words(5, 1000, 5, torch.device("cpu"))
-    for count, overlap, whole in ((300, 0, 0), (10_000, 0, 0), (100_000, 1, 0), (100_000, 0, 8)):
-        cuda.OVERLAP, cuda.WHOLE = overlap, whole
+    for count in (1, 40, 300, 10_000, 100_000):
         layout = Layout.of(count)
         signs = torch.zeros(layout.words, dtype=torch.int32)
         cuda.rotate(torch.zeros(2, count), signs, layout)

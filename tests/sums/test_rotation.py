@@ -12,9 +12,6 @@ KEY = 0x1234_5678_9ABC_DEF0
 COUNTS = [1, 2, 3, 31, 300, 1000, 2049, 8000, 70_001]
 # Triton's interpreter takes seconds for many rows.
 SOME = [1, 40, 300, 8000]
-# Constants of the programs for a GPU.
-STAGES, OVERLAP, KEEP = {}, {"OVERLAP": 1}, {"OVERLAP": 1, "KEEP": 1}
-WHOLE = {"WHOLE": 8}
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the compiled kernels are tested instead"
@@ -29,7 +26,8 @@ def same_bits(a, b):
     return a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
-def _programs(constants, monkeypatch):
+def _programs(monkeypatch, **constants):
+    """The kernels for a GPU, with some of their constants changed."""
     pytest.importorskip("triton")
     from fetchsgd.sums.kernels import cuda
 
@@ -61,15 +59,13 @@ class TestKernelsEqualTheReference:
 
     @interpreted
     @pytest.mark.parametrize("count", SOME)
-    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, WHOLE], ids=str)
-    def test_interpreted(self, constants, count, monkeypatch):
-        self.check(_programs(constants, monkeypatch), count, CPU)
+    def test_interpreted(self, count, monkeypatch):
+        self.check(_programs(monkeypatch), count, CPU)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("count", COUNTS)
-    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP, WHOLE], ids=str)
-    def test_on_a_gpu(self, constants, count, monkeypatch):
-        self.check(_programs(constants, monkeypatch), count, torch.device("cuda"))
+    def test_on_a_gpu(self, count, monkeypatch):
+        self.check(_programs(monkeypatch), count, torch.device("cuda"))
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("count", COUNTS)
@@ -78,21 +74,19 @@ class TestKernelsEqualTheReference:
 
     @interpreted
     @pytest.mark.parametrize("spare", [0, 2, 100])
-    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP], ids=str)
-    def test_chunks_that_follow_each_other_in_one_scratch(self, constants, spare, monkeypatch):
-        cuda = _programs(constants | {"LANES": 2, "SPARE": spare}, monkeypatch)
+    def test_chunks_that_follow_each_other_in_one_scratch(self, spare, monkeypatch):
+        cuda = _programs(monkeypatch, LANES=2, SPARE=spare)
         self.check_layout(cuda, Layout(30, 4, 8), CPU)
 
     @interpreted
-    @pytest.mark.parametrize("constants", [{"OVERLAP": 1, "LANES": 64}, {"WHOLE": 4}], ids=str)
-    def test_rows_that_begin_at_any_bit_of_a_word(self, constants, monkeypatch):
-        self.check_layout(_programs(constants, monkeypatch), Layout(1100, 16, 71), CPU)
+    @pytest.mark.parametrize("lanes", [4, 32, 64])
+    def test_rows_that_begin_at_any_bit_of_a_word(self, lanes, monkeypatch):
+        self.check_layout(_programs(monkeypatch, LANES=lanes), Layout(1100, 16, 71), CPU)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize(("lanes", "spare"), [(32, 0), (64, 0), (128, 3), (256, 100)])
-    @pytest.mark.parametrize("constants", [STAGES, OVERLAP, KEEP], ids=str)
-    def test_chunks_on_a_gpu(self, constants, lanes, spare, monkeypatch):
-        cuda = _programs(constants | {"LANES": lanes, "SPARE": spare}, monkeypatch)
+    def test_chunks_on_a_gpu(self, lanes, spare, monkeypatch):
+        cuda = _programs(monkeypatch, LANES=lanes, SPARE=spare)
         layout, rows = Layout.of(6_500_001), numbers(2, 6_500_001).cuda()
         signs = signs_of(layout, KEY, rows.device)
         there = reference.rotate(rows, signs, layout)

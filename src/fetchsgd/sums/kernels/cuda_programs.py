@@ -1,18 +1,26 @@
 """The Triton programs of the rotation: its signs, and its butterflies in two stages of one launch.
 
 A column of 4,096 rows is long: registers and shared memory of a processor hold eight of them at
-most, which are pieces of 32 bytes in memory, and nothing is loaded while they are worked on. Here a
-thread holds one column of 64 rows, and a program 128 columns, pieces of 512 bytes. The near stage
-does the butterflies of neighbouring rows and writes to a scratch; the far stage reads rows from
-there that are 64 apart, and does the rest. The scratch is small and stays in the L2 cache: memory
-is read once and written once. No thread hands a number to another one of its program.
+most, which are pieces of 32 bytes in memory, and nothing is loaded while they are worked on. On an
+H200 that takes almost twice as long. Here a thread holds one column of 64 rows, and a program 128
+columns, pieces of 512 bytes. The near stage does the butterflies of neighbouring rows and writes to
+a scratch; the far stage reads rows from there that are 64 apart, and does the rest. The scratch is
+small and stays in the L2 cache: memory is read once and written once. No thread hands a number to
+another one of its program.
 
 Some columns of one client are a chunk, and a chunk has as many tickets as parts of both stages.
 Programs take tickets one by one: those of near(0), near(1), ... up to near(lag), then of far(0),
 near(lag + 1), far(1), near(lag + 2) and so on. The scratch has room for `ring` chunks. A far part
 waits until all near parts of its chunk are done, and a near part until the chunk that had its room
-before has been read. Those tickets were taken long ago, so as a rule neither waits; and never for
-ever, because what has a ticket runs.
+before has been read. Those tickets were taken long ago, so as a rule neither waits.
+
+A program takes its next ticket, and asks whether there is room in the scratch, while what it loads
+is on the way, and a far part says that it has read before it writes. So a program holds two
+tickets, and works on the lower one: the lowest that is not done is worked on, and waits for lower
+ones alone. Nothing waits for ever.
+
+Signs are not read cell by cell: some threads read the bits of a row that their program needs, and
+hand them to all. What is read or written once makes room in the cache for the scratch.
 
 Triton knows no registers, only tensors. What one thread shall hold is a tuple of tensors, one for
 each row; a tensor with rows in front is loaded so that a thread has all rows of its column, and is
@@ -42,15 +50,7 @@ def fill_words(words, stream, key_low, key_high, count, RUNS: tl.constexpr):
 
 
 @triton.jit
-def _flipped(values, signs, at, inside):
-    """Numbers, negated where the bit of their cell is set. Zeros behind the end are negated too."""
-    word = tl.load(signs + (at >> 5), mask=inside, other=0)
-    flips = (word << (~at & 31).to(tl.int32)) & -2147483648
-    return (values.to(tl.int32, bitcast=True) ^ flips).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def taken_apart(whole, LOG_ROWS: tl.constexpr):
+def _taken_apart(whole, LOG_ROWS: tl.constexpr):
     """A tensor for each row; rows are the last axes, two long each."""
     values = (whole,)
     for level in tl.static_range(LOG_ROWS):
@@ -64,7 +64,7 @@ def taken_apart(whole, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
+def _together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
     """One tensor of some of the rows, which are its last axes."""
     some = ()
     for i in tl.static_range(1 << LOG_ROWS):
@@ -78,7 +78,7 @@ def together(values, FIRST: tl.constexpr, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def butterflies(values, LOG_ROWS: tl.constexpr):
+def _butterflies(values, LOG_ROWS: tl.constexpr):
     """Of neighbouring rows first, then of rows that are 2, 4, 8, ... apart."""
     for level in tl.static_range(LOG_ROWS):
         moved = ()
@@ -92,76 +92,122 @@ def butterflies(values, LOG_ROWS: tl.constexpr):
 
 
 @triton.jit
-def wait(counter, wanted):
+def _wait(counter, wanted):
     """Until so many parts are done; what they wrote can then be read."""
     while tl.atomic_add(counter, 0, sem="acquire") < wanted:
         pass
 
 
 @triton.jit
-def say_done(counter):
-    """This part is done, and all that its threads have read and written."""
+def _say_done(counter):
+    """This part is done with the scratch, and so are all of its threads."""
     # One thread counts for all, so all must have come here.
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="release")
 
 
 @triton.jit
+def _windows(signs, at, words, COLUMNS: tl.constexpr):
+    """The bits of some rows from their cells `at` on, (rows, groups, 1): 32 or fewer to a word."""
+    runs: tl.constexpr = COLUMNS // 32 if COLUMNS > 32 else 1
+    at = at + tl.arange(0, runs)[None, None, :] * 32
+    word, shift = at >> 5, (at & 31).to(tl.uint32)
+    low = tl.load(signs + word, mask=word < words, other=0).to(tl.uint32, bitcast=True)
+    high = tl.load(signs + word + 1, mask=word + 1 < words, other=0).to(tl.uint32, bitcast=True)
+    return (low >> shift) | ((high << 1) << (31 - shift))
+
+
+@triton.jit
+def _negated(values, bits, COLUMNS: tl.constexpr, LOG_ROWS: tl.constexpr):
+    """Rows, negated where their windows say so: a thread gets all windows of its column."""
+    groups: tl.constexpr = bits.shape[1]
+    runs: tl.constexpr = bits.shape[2]
+    wide = tl.broadcast_to(bits[:, :, :, None], (1 << LOG_ROWS, groups, runs, COLUMNS // runs))
+    wide = tl.permute(tl.reshape(wide, (1 << LOG_ROWS, groups, COLUMNS)), (1, 2, 0))
+    apart = _taken_apart(tl.reshape(wide, (groups, COLUMNS) + (2,) * LOG_ROWS), LOG_ROWS)
+    left = (31 - tl.arange(0, COLUMNS) % 32).to(tl.uint32)[None, :]
+    found = ()
+    for i in tl.static_range(1 << LOG_ROWS):
+        flipped = values[i].to(tl.uint32, bitcast=True) ^ ((apart[i] << left) & 0x80000000)
+        found += (flipped.to(tl.float32, bitcast=True),)
+    return found
+
+
+@triton.jit
 def _near_part(
-    scratch, rows, signs, part, column, count, blocks,
+    scratch, rows, signs, tickets, room_free, wanted, done, part, first_column, count, cells,
+    blocks,
     NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, LOG_SOME: tl.constexpr,
-    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr, ONCE: tl.constexpr,
+    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Butterflies of GROUPS groups of NEAR neighbouring rows, from memory to the scratch."""
-    inside = column < blocks
+    """Butterflies of GROUPS groups of NEAR neighbouring rows; gives the next ticket."""
+    lane = tl.arange(0, COLUMNS)[None, None, :]
+    inside = first_column + lane < blocks
     group = NEAR * (part * GROUPS + tl.arange(0, GROUPS))[None, :, None]
-    start = group * blocks + column
+    start = group * blocks + first_column
+    if not BACK:
+        row = tl.arange(0, NEAR)[:, None, None] * blocks
+        bits = _windows(signs, start + row, (cells + 31) // 32, COLUMNS)
     values = ()
     for first in tl.static_range(0, NEAR, 1 << LOG_SOME):
-        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * blocks
-        at = start + below
+        at = start + lane + (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * blocks
         there = inside if BACK else inside & (at < count)
-        some = tl.load(rows + at, mask=there, other=0.0, eviction_policy=ONCE)
-        if not BACK:
-            some = _flipped(some, signs, at, inside)
+        some = tl.load(rows + at, mask=there, other=0.0, eviction_policy="evict_first")
         some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
-        values += taken_apart(some, LOG_SOME)
-    values = butterflies(values, LOG_NEAR)
-    scratch += group * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+        values += _taken_apart(some, LOG_SOME)
+    ticket = tl.atomic_add(tickets, 1, sem="relaxed")
+    if wanted > 0:
+        _wait(room_free, wanted)
+    if not BACK:
+        values = _negated(values, bits, COLUMNS, LOG_NEAR)
+    values = _butterflies(values, LOG_NEAR)
+    scratch += group * COLUMNS + lane
     for first in tl.static_range(0, NEAR, 1 << LOG_SOME):
-        some = tl.reshape(together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
+        some = tl.reshape(_together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
         below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * COLUMNS
         tl.store(scratch + below, tl.permute(some, (2, 0, 1)), cache_modifier=".cg")
+    _say_done(done)
+    return ticket
 
 
 @triton.jit
 def _far_part(
-    out, scratch, signs, part, column, count, blocks, scale,
+    out, scratch, signs, tickets, written, wanted, done, part, first_column, count, cells, blocks,
+    scale,
     NEAR: tl.constexpr, FAR: tl.constexpr, LOG_FAR: tl.constexpr, LOG_SOME: tl.constexpr,
-    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr, ONCE: tl.constexpr,
+    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Butterflies of GROUPS times FAR rows that are NEAR apart, from the scratch to memory."""
-    inside = column < blocks
+    """Butterflies of GROUPS times FAR rows that are NEAR apart; gives the next ticket."""
+    lane = tl.arange(0, COLUMNS)[None, None, :]
+    inside = first_column + lane < blocks
     near = (part * GROUPS + tl.arange(0, GROUPS))[None, :, None]
-    scratch += near * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    start = near * blocks + first_column
+    if BACK:
+        row = tl.arange(0, FAR)[:, None, None] * (NEAR * blocks)
+        bits = _windows(signs, start + row, (cells + 31) // 32, COLUMNS)
+    _wait(written, wanted)
+    scratch += near * COLUMNS + lane
     values = ()
     for first in tl.static_range(0, FAR, 1 << LOG_SOME):
         below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * COLUMNS)
         # Another processor wrote this: it is in L2, and nearer caches do not know.
         some = tl.load(scratch + below, cache_modifier=".cg")
         some = tl.reshape(tl.permute(some, (1, 2, 0)), (GROUPS, COLUMNS) + (2,) * LOG_SOME)
-        values += taken_apart(some, LOG_SOME)
-    values = butterflies(values, LOG_FAR)
-    start = near * blocks + column
+        values += _taken_apart(some, LOG_SOME)
+    ticket = tl.atomic_add(tickets, 1, sem="relaxed")
+    values = _butterflies(values, LOG_FAR)
+    _say_done(done)
+    scaled = ()
+    for i in tl.static_range(FAR):
+        scaled += (values[i] * scale,)
+    if BACK:
+        scaled = _negated(scaled, bits, COLUMNS, LOG_FAR)
     for first in tl.static_range(0, FAR, 1 << LOG_SOME):
-        some = tl.reshape(together(values, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
-        some = tl.permute(some, (2, 0, 1)) * scale
-        below = (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * blocks)
-        at = start + below
-        if BACK:
-            some = _flipped(some, signs, at, inside)
+        some = tl.reshape(_together(scaled, first, LOG_SOME), (GROUPS, COLUMNS, 1 << LOG_SOME))
+        at = start + lane + (tl.arange(0, 1 << LOG_SOME)[:, None, None] + first) * (NEAR * blocks)
         there = inside & (at < count) if BACK else inside
-        tl.store(out + at, some, mask=there, eviction_policy=ONCE)
+        tl.store(out + at, tl.permute(some, (2, 0, 1)), mask=there, eviction_policy="evict_first")
+    return ticket
 
 
 # Told that places are multiples of 16, Triton would load four columns at once in each thread, and
@@ -170,25 +216,24 @@ def _far_part(
     do_not_specialize=["count", "cells", "blocks", "tiles", "chunks", "lag", "ring"],
     do_not_specialize_on_alignment=["out", "rows", "scratch"],
 )
-def rotate_in_stages(
+def rotate_chunks(
     out, rows, signs, scratch, done, count, cells, blocks, tiles, chunks, lag, ring, scale,
     NEAR: tl.constexpr, LOG_NEAR: tl.constexpr, FAR: tl.constexpr, LOG_FAR: tl.constexpr,
     LOG_IN: tl.constexpr, LOG_OUT: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
-    BACK: tl.constexpr, WIDE: tl.constexpr, ONCE: tl.constexpr,
+    BACK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """All chunks of all clients, `tiles` for each.
 
-    done: the next ticket, then near parts that are done, for each chunk, then far parts; zeros at
-    first. count, cells: numbers of a client, without and with what fills them up. BACK: from
-    cells to numbers, with signs behind the butterflies. WIDE: whether places need 64 bits.
-    LOG_IN, LOG_OUT: 2^these rows are loaded and stored at once in the near and in the far stage.
-    ONCE: how soon the cache may forget what is not in the scratch.
+    done: the next ticket, then near parts that are done, for each chunk, then far parts that have
+    read; zeros at first. count, cells: numbers of a client, without and with what fills them up.
+    BACK: from cells to numbers, with signs behind the butterflies. WIDE: whether places need 64
+    bits. LOG_IN, LOG_OUT: 2^these rows are loaded and stored at once in the near and in the far
+    stage.
     """
     near_parts: tl.constexpr = FAR // GROUPS
     far_parts: tl.constexpr = NEAR // GROUPS
     near_done = done + 1
     far_done = near_done + chunks
-    lane = tl.arange(0, COLUMNS)[None, None, :]
     if WIDE:
         blocks = blocks.to(tl.int64)
     last = (chunks + lag) * (near_parts + far_parts)
@@ -198,22 +243,21 @@ def rotate_in_stages(
         is_near = part < near_parts
         chunk = ticket // (near_parts + far_parts) - (0 if is_near else lag)
         client = (chunk // tiles).to(tl.int64)
-        column = chunk % tiles * COLUMNS + lane
+        first_column = chunk % tiles * COLUMNS
         room = scratch + chunk % ring * (NEAR * FAR * COLUMNS)
         if is_near and chunk < chunks:
-            if chunk >= ring:
-                wait(far_done + chunk - ring, far_parts)
-            _near_part(
-                room, rows + client * (cells if BACK else count), signs, part, column, count,
-                blocks, NEAR, LOG_NEAR, LOG_IN, GROUPS, COLUMNS, BACK, ONCE,
+            ticket = _near_part(
+                room, rows + client * (cells if BACK else count), signs, done,
+                far_done + chunk - ring, far_parts if chunk >= ring else 0, near_done + chunk,
+                part, first_column, count, cells, blocks,
+                NEAR, LOG_NEAR, LOG_IN, GROUPS, COLUMNS, BACK,
             )  # fmt: skip
-            say_done(near_done + chunk)
-        if not is_near and chunk >= 0:
-            wait(near_done + chunk, near_parts)
-            _far_part(
-                out + client * (count if BACK else cells), room, signs, part - near_parts, column,
-                count, blocks, scale, NEAR, FAR, LOG_FAR, LOG_OUT, GROUPS, COLUMNS,
-                BACK, ONCE,
+        elif not is_near and chunk >= 0:
+            ticket = _far_part(
+                out + client * (count if BACK else cells), room, signs, done,
+                near_done + chunk, near_parts, far_done + chunk,
+                part - near_parts, first_column, count, cells, blocks, scale,
+                NEAR, FAR, LOG_FAR, LOG_OUT, GROUPS, COLUMNS, BACK,
             )  # fmt: skip
-            say_done(far_done + chunk)
-        ticket = tl.atomic_add(done, 1, sem="relaxed")
+        else:
+            ticket = tl.atomic_add(done, 1, sem="relaxed")

@@ -59,7 +59,7 @@ def test_tables_are_those_of_the_reference(pair, count):
 @pytest.mark.parametrize("shape", [(2000, 2, 130, 16), (3000, 1, 150, 64), (6000, 1, 300, 256)])
 @pytest.mark.parametrize(("part", "flight"), [(8, 128), (16, 1024)])
 def test_threads_that_share_the_hash_of_a_block_sum_the_same(shape, part, flight, monkeypatch):
-    sizes = {"SHARED": 1, "PART": part, "FLIGHT": flight, "TILE": 128, "READ": 32, "PROGRAMS": 0}
+    sizes = {"PART": part, "FLIGHT": flight, "TILE": 128, "READ": 32, "PROGRAMS": 0}
     for name, size in sizes.items():
         monkeypatch.setattr(cuda, name, size)
     hash = Permutation(*shape, seed=7)
@@ -71,7 +71,6 @@ def test_threads_that_share_the_hash_of_a_block_sum_the_same(shape, part, flight
 
 @pytest.mark.parametrize("block", [2, 8])
 def test_short_blocks_have_few_threads_or_none_to_share(block, monkeypatch):
-    monkeypatch.setattr(cuda, "SHARED", 1)
     monkeypatch.setattr(cuda, "FLIGHT", 0)
     hash = Permutation(400, 2, 37, block, seed=7)
     ours, reference = PermutedTriton(hash, CPU), PermutedReference(hash, CPU)

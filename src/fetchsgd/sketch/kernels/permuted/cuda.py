@@ -34,9 +34,8 @@ READ = 512
 # all else.
 PART = 16
 LEAST = 8
-# Whether threads that read a block together find it each for itself (0), or each that of another
-# group for all (1); how many times 32 threads sum a tile, and with how many registers each at most.
-SHARED = 1
+# How many times 32 threads sum a tile, and with how many registers each at most: 96 are quicker for
+# one row of blocks of 64, and slower for five rows.
 WARPS = 4
 REGISTERS: int | None = None
 # Coordinates that one program estimates, and entries that one looks up.
@@ -87,7 +86,7 @@ class PermutedTriton(TritonOneRow):
             # An odd stride keeps threads from reading four at once; one vector has no need of it.
             stride = pieces[0].stride(0) if count > 1 else 0
             shape = self._tile(size, PART)
-            share = shape["P"] // lanes if SHARED else 1
+            share = shape["P"] // lanes  # threads that read a part of a block
             launch(
                 gather_programs.gather, grid,
                 out, pieces[0], stride, count, h.dim, h.rows, h.cols, *self.numbers,

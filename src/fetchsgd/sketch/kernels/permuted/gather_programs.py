@@ -94,7 +94,7 @@ def _of_groups(
 ):  # fmt: skip
     """What groups [begin, end), which are whole, add to the cells of a tile, in order."""
     sums = tl.zeros((N, W, T, P), tl.float32)
-    if SHARE > 1:
+    if SHARE > 1:  # a block of four or fewer is read by one thread
         sums = _full_steps(
             sums, vector, strides, begin, end, row, column, place, span,
             width, low_bits, highs, turns, flips, sign_mask, first_group, groups, k0, k1, k2, k3,

@@ -2,8 +2,8 @@
 
 Tensors have four axes: vectors, parts of a block, blocks, and places in a part, which share a word
 of signs. Threads are spread over the last two. What belongs to a block is computed by each thread
-that holds some of it, so a thread holds VECTOR neighbours in every part and of every vector: that
-keeps arithmetic below the time that memory takes.
+that holds some of it, or by one for all; and a thread holds VECTOR neighbours in every part and of
+every vector: that keeps arithmetic below the time that memory takes.
 """
 
 # mypy: ignore-errors
