@@ -34,10 +34,11 @@ READ = 512
 # all else.
 PART = 16
 LEAST = 8
-# How many times 32 threads sum a tile, and with how many registers each at most: 96 are quicker for
-# one row of blocks of 64, and slower for five rows.
+# How many times 32 threads sum a tile, and with how many registers each at most: 96 make one row of
+# blocks of 64 quicker by a quarter, and several rows slower, which have as many as they like.
 WARPS = 4
 REGISTERS: int | None = None
+OF_ONE_ROW = 96
 # Coordinates that one program estimates, and entries that one looks up.
 SPAN = 1024
 ENTRIES = 512
@@ -91,7 +92,7 @@ class PermutedTriton(TritonOneRow):
                 gather_programs.gather, grid,
                 out, pieces[0], stride, count, h.dim, h.rows, h.cols, *self.numbers,
                 **shape, N=vectors, VECTOR=lanes, STEP=max(FLIGHT // (vectors * size), share),
-                SHARE=share, num_warps=WARPS, maxnreg=REGISTERS,
+                SHARE=share, num_warps=WARPS, maxnreg=OF_ONE_ROW if h.rows == 1 else REGISTERS,
             )  # fmt: skip
         else:
             segments = self._segments(pieces, first)
