@@ -67,8 +67,9 @@ class VectorServer:
         """Lines 11 to 14, from a round's mean gradient or an estimate of it."""
         if self.k == 0:
             return momentum_step(self.momentum, gradient, state, rate, deliver, self.nesterov)
-        # Vectors of this round are changed in place: on a CPU, memory is what this takes time for.
-        momentum = (self.momentum * state["momentum"]).add_(gradient)
+        # The momentum may be a single zero. Vectors of this round are changed in place: on a CPU,
+        # memory is what this takes time for.
+        momentum = self.momentum * state["momentum"] + gradient
         step = ahead(self.momentum, momentum, gradient) if self.nesterov else momentum
         error = (rate * step).add_(state["error"])
         indices = self._largest(error, state, round)
