@@ -21,9 +21,16 @@ Buffers = list[Tensor]
 
 
 class Group:
-    """index: of its first bucket. done: which gets the buckets when they hold what was read."""
+    """index: of its first bucket. done: which gets the buckets when they hold what was read.
 
-    def __init__(self, index: int, like: Tensor, done: torch.futures.Future[Buffers]) -> None:
+    done is None where streams wait for each other: all work has been queued when DDP asks for a
+    result, so buckets get futures that are done already. Callbacks would take longer than all else
+    that a bucket needs.
+    """
+
+    def __init__(
+        self, index: int, like: Tensor, done: torch.futures.Future[Buffers] | None
+    ) -> None:
         self.index, self.dtype, self.device, self.done = index, like.dtype, like.device, done
         self.layouts: list[Layout] = []
         self.buffers: Buffers = []
@@ -44,11 +51,26 @@ class Group:
             if stream not in self.streams:
                 self.streams.append(stream)
 
+        if self.done is None:
+            ready: Gradient = torch.futures.Future()
+            ready.set_result(buffer)
+            return ready
+
         def own(done: torch.futures.Future[Buffers]) -> Tensor:
             done.value()  # which raises what went wrong
             return buffer
 
         return self.done.then(own)
+
+    def set_result(self) -> None:
+        """The buckets hold what was read, or will when the streams are there."""
+        if self.done is not None:
+            self.done.set_result(self.buffers)
+
+    def set_exception(self, error: Exception) -> None:
+        """For whoever waits for a bucket; where nobody does, the hook itself must raise it."""
+        assert self.done is not None
+        self.done.set_exception(error)  # type: ignore[arg-type]
 
     def wait_for_streams(self) -> None:
         """Gradients may have been computed on several; the current one sees all of them."""

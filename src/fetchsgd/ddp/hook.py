@@ -63,9 +63,9 @@ def gather(state: SketchState, layout: Layout, index: int, step: int, buffer: Te
     if state.waiting and not state.waiting.takes(buffer):
         exchange_waiting(state, step)
     if not state.waiting:
-        # Over NCCL streams wait for each other, and futures need not know of them.
-        devices = None if buffer.is_cuda and state.over_nccl else on(buffer.device)
-        done: torch.futures.Future[Buffers] = torch.futures.Future(devices=devices)
+        done: torch.futures.Future[Buffers] | None = None
+        if not (buffer.is_cuda and state.over_nccl):
+            done = torch.futures.Future(devices=on(buffer.device))
         state.waiting = Group(index, buffer, done)
     future = state.waiting.add(layout, buffer)
     if state.waiting.nbytes >= state.settings.group_bytes(buffer.device):
@@ -165,7 +165,7 @@ def beside_backward(
         for message in filled(state, exchange):
             dist.all_reduce(message, group=state.group)  # the stream waits, not the host
         exchange.finish()
-        group.done.set_result(group.buffers)
+        group.set_result()
 
 
 def when_here(state: SketchState, exchange: Exchange | FusedBucket, group: Group) -> None:
@@ -179,8 +179,8 @@ def when_here(state: SketchState, exchange: Exchange | FusedBucket, group: Group
                 earlier.wait()
             exchange.finish()
         except Exception as error:
-            group.done.set_exception(error)  # type: ignore[arg-type]
+            group.set_exception(error)
         else:
-            group.done.set_result(group.buffers)
+            group.set_result()
 
     works[-1].get_future().add_done_callback(finish)
