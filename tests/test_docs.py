@@ -183,6 +183,10 @@ def mean_of(file, method, settings, kind):
 
 DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
 DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
+NO_K = {"method.k": 0, "method.nesterov": None, "train.average": None, "schedule.peak": 0.22}
+SMALL_ROUNDS = (
+    "cifar10-cohorts", "fetchsgd", {"method.cols": 325_000, "train.clients_per_round": 25}, "upload"
+)  # fmt: skip
 WHEN = [
     *((TODAY, "uncompressed", {"download.step": step, "upload.density": 0.018}, "upload")
       for step in (0.5, 1.0)),
@@ -196,8 +200,8 @@ WHEN = [
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.k": 20_000, "method.decode": "auto", "schedule.peak": 0.6},
      "upload"),
-    (TODAY, "fetchsgd",
-     {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
+    *((TODAY, "fetchsgd", {"method.cols": cols, **NO_K}, "upload") for cols in (650_000, 325_000)),
+    SMALL_ROUNDS,
     *(("cifar10-sums", "fetchsgd",
        {"method.cols": cols, "method.k": 0, "upload.sum_bits": bits}, "upload")
       for cols, bits in ((650_000, 8), (340_000, 8), (650_000, 6))),
@@ -234,8 +238,8 @@ REACHED = [
     (TODAY, "fetchsgd",
      {"method.cols": 325_000, "method.decode": "auto", "schedule.peak": 0.6, "method.k": 20_000},
      "upload"),
-    (TODAY, "fetchsgd",
-     {"method.cols": 325_000, "method.mask_momentum": False, "schedule.peak": 0.15}, "upload"),
+    (TODAY, "fetchsgd", {"method.cols": 325_000, **NO_K}, "upload"),
+    SMALL_ROUNDS,
     *(("cifar10-sums", "fetchsgd",
        {"method.cols": cols, "method.k": 0, "upload.sum_bits": 8}, "upload")
       for cols in (650_000, 340_000)),
