@@ -35,9 +35,9 @@ from fetchsgd.runs.fitting import (
     cells_of_levels,
     largest,
     level_options,
-    place_bits,
+    place_bytes,
     sum_bytes,
-    values_bits,
+    values_bytes,
 )
 from fetchsgd.runs.settings import Config
 from fetchsgd.runs.settings.parts import MERGE
@@ -251,8 +251,7 @@ def _for_top_k(asked: _Asked) -> Settings:
     quantiser = CHOSEN if asked.may_round else asked.config.quantiser
 
     def size(k: int) -> float:
-        bits = values_bits(quantiser, k) + place_bits(asked.dim, k)
-        return HEADER_BYTES + bits / 8
+        return HEADER_BYTES + values_bytes(quantiser, k) + place_bytes(asked.dim, k)
 
     k = largest(size, asked.bytes, most=asked.dim)
     if k == 0:
@@ -274,7 +273,7 @@ def _for_chunks(asked: _Asked) -> Settings:
 
     def size(per_chunk: int) -> float:
         count = replace(message, per_chunk=per_chunk).numbers
-        return HEADER_BYTES + (values_bits(quantiser, count) + place_bits(asked.dim, count)) / 8
+        return HEADER_BYTES + values_bytes(quantiser, count) + place_bytes(asked.dim, count)
 
     per_chunk = largest(size, asked.bytes, most=asked.config.method_options["chunk"])
     if per_chunk == 0:
