@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fetchsgd.quantisers import Quantiser, SharedStep, Step
-from fetchsgd.quantisers.shared_step import DENSITIES
+from fetchsgd.quantisers.shared_step import DENSITIES, NORMAL_SIZE
 from fetchsgd.quantisers.step import most_entropy
 from fetchsgd.sums import Modular
 from fetchsgd.sums.layout import Layout
@@ -68,11 +68,11 @@ def _density(bits: float) -> float:
     gradients at the beginning of the digits task messages of that density were 0.97 to 0.99 of
     their budget; with half of it 0.83 to 0.96, and at 20x the error of the mean was a third larger.
     """
-    low, high = DENSITIES
+    low, high = DENSITIES[0], NORMAL_SIZE / FINEST / DENSER
     while high / low > 1.001:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if most_entropy(middle) <= bits else (low, middle)
-    return min(float(f"{DENSER * low:.2g}"), DENSITIES[1])
+    return float(f"{DENSER * low:.2g}")
 
 
 def cells_of_levels(bytes: int) -> int:
