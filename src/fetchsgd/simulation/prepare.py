@@ -48,7 +48,7 @@ def prepare(
     own, start = given, {} if preset is None else find_preset(preset)
     if budget is not None and preset is None:
         start = starts_from(given, assignments)
-    given = merge(start, given)
+    given = merge(start, given) if start else given
     if resumed is not None:
         given = going_on(merge(given, parse_names(assignments)), resumed)
     made: Made = {}
