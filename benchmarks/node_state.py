@@ -70,9 +70,9 @@ def measure(folder: Path, form: str, rounds: int) -> tuple[list[float], int]:
     settings = {
         "federation.out": str(folder / "run"), "federation.clients": 1,
         "train.epochs": float(rounds), "train.clients_per_round": 1,
-        "task.name": "node_state:wide", "upload.bits": 4,
+        "task.name": "node_state:wide",
         "method.cols": 100_000, "method.k": 10_000, "local.epochs": 1, "local.batch_size": 0,
-        "settings": "",
+        "settings": "upload.quantiser=bits upload.bits=4",
     }  # fmt: skip
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     with Federation(folder / "flower", here) as federation:

@@ -66,16 +66,19 @@ def _panel(axes: Axes, task: str, rows: list[Row]) -> None:
             points = [r for r in rows if r["curve"] == curve and r["round"] == round]
             if points:
                 _curve(axes, curve, points, (i + 1) / len(rounds))
-    _mark(axes, [r for r in rows if r["curve"] == "step"], rounds)
+    others = [r for r in rows if r["curve"] == "eden" and r["round"] == rounds[-1]]
+    _mark(axes, [r for r in rows if r["curve"] == "step"], rounds, others)
     said = ", ".join(map(str, rounds))
     axes.text(0.97, 0.97, f"rounds {said}\n(pale to full)", transform=axes.transAxes, fontsize=8,
               ha="right", va="top", color="#555555")  # fmt: skip
 
 
-def _mark(axes: Axes, rows: list[Row], rounds: list[int]) -> None:
+def _mark(axes: Axes, rows: list[Row], rounds: list[int], others: list[Row]) -> None:
     """Some values of tau on the last curve, on the side where no other curve is."""
     middle = {row["round"]: row["bits"] for row in rows if row["setting"] == MARKED[1]}
     right = middle[rounds[-1]] == max(middle.values()) and len(rounds) > 1
+    marked = [row for row in rows if row["round"] == rounds[-1] and row["setting"] in MARKED]
+    right = right and not any(_is_beside(other, row) for other in others for row in marked)
     offset, side = ((6, 3), "left") if right else ((-6, -3), "right")
     for row in rows:
         if row["round"] == rounds[-1] and row["setting"] in MARKED:
@@ -86,6 +89,12 @@ def _mark(axes: Axes, rows: list[Row], rounds: list[int]) -> None:
                 va="bottom" if right else "top", zorder=5,
                 bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
+
+
+def _is_beside(other: Row, row: Row) -> bool:
+    """Whether it is where a label would be, to the right and above."""
+    right, above = other["bits"] / row["bits"], other["error"] / row["error"]
+    return 1 < right < 3 and 1 < above < 3
 
 
 def _curve(axes: Axes, curve: str, points: list[Row], strength: float) -> None:

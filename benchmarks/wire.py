@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from measure import environment, medians, report
 
+from fetchsgd.quantisers import SharedStep, Step
 from fetchsgd.quantisers.level_layout import BITS, CELLS_PER_SYMBOL
 from fetchsgd.quantisers.level_section import cell_counts, product_frequencies
 from fetchsgd.quantisers.level_sizes import CELL_TOTAL
@@ -88,6 +89,12 @@ def _cell_work(device: str, rows: int = ROWS) -> dict[str, Any]:
         work[f"quantise and pack, {bits} bits"] = partial(quantise_rows, cells, bits, 1, streams)
         work[f"weighted sum of {bits} bits"] = partial(sent.weighted_sum, weights)
         work[f"histograms of {bits} bits"] = sent.histograms
+    size = float(cells.abs().mean())
+    steps = {"a step of its own": Step(tau=8.0), "one step for all": SharedStep().for_size(size)}
+    for name, quantiser in steps.items():
+        rounded = quantiser.round_rows(cells, 1, streams)
+        work[f"round to {name}"] = partial(quantiser.round_rows, cells, 1, streams)
+        work[f"weighted sum of levels of {name}"] = partial(rounded.weighted_sum, weights)
     return work
 
 

@@ -53,7 +53,7 @@ def test_settings(setting, sentence, here, tmp_path):
     ("method", "budget", "sentence"),
     [
         ("fetchsgd", "100000x", "--budget of 0 bytes cannot be met: a table has a column"),
-        ("fetchsgd", "400", "that takes 464 bytes at least"),
+        ("fetchsgd", "66", "that takes 68 bytes (4.41x) at least"),
         ("true_topk", "70", "--budget of 70 bytes cannot be met: true_topk sends all 75 weights"),
         ("local_topk", "1", "of 1 byte cannot be met: a client sends one coordinate or more"),
         ("local_topk", "1", "a compression is written with an x, as 100x"),

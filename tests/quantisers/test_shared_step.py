@@ -118,9 +118,9 @@ def test_what_is_known_moves_slowly():
     assert next_size(first, 3 * seen) == pytest.approx(2 + FORGETS * 4)
 
 
-@pytest.mark.parametrize("density", [0.0, -1.0, 1e-6, 1e3, math.nan])
+@pytest.mark.parametrize("density", [0.0, -1.0, 1e-6, 101.0, math.nan])
 def test_a_density_out_of_range_gets_a_sentence(density):
-    with pytest.raises(ValueError, match="density must be from 1.5e-05 to 256, got"):
+    with pytest.raises(ValueError, match="density must be from 1.5e-05 to 100, got"):
         SharedStep(density)
     if density > 0:
         with pytest.raises(UserError, match="density must be from"):
@@ -160,3 +160,9 @@ def test_a_cap_holds_for_clients_that_are_larger_than_others():
     assert rows.steps[1] > 10 * rows.steps[0]
     for i in range(2):
         assert 1800 <= len(encode(DenseVector(rows.row(i)))) <= 2000
+
+
+def test_the_largest_density_rounds():
+    rows = torch.randn(2, 5000, generator=torch.Generator().manual_seed(0))
+    rounded = SharedStep(100.0).round_rows(rows, 1, torch.arange(2)).dequantise()
+    assert float((rounded - rows).norm() / rows.norm()) < 0.005

@@ -56,7 +56,7 @@ def test_sweeps_and_budgets_count_what_is_trainable(tmp_path):
     ended = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    # Two bytes for each of 39 weights, which is too little for any table.
+    # Two bytes for each of 39 weights, which is too little for levels of all of them.
     assert "--budget of 78 bytes cannot be met" in ended.stderr
 
 

@@ -50,7 +50,8 @@ def train(
         str | None,
         typer.Option(
             metavar="100x|BYTES",
-            help="The most that a client may send per round; chooses columns, k and bits.",
+            help="The most that a client may send per round; chooses how fine levels are, columns "
+            "or k. Without a method, the preset 'messages'.",
         ),
     ] = None,
     out: Annotated[

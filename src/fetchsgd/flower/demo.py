@@ -92,7 +92,8 @@ def start_private_nodes(federation: Federation, folder: Path) -> dict[str, Any]:
         federation.start_node(f"node{client}", config)
     return {
         "federation.clients": PRIVATE_NODES, "train.clients_per_round": PRIVATE_NODES,
-        "upload.bits": 32, "train.averaging": "uniform", "method.k": 2000, "method.cols": 2000,
+        "upload.quantiser": "bits", "train.averaging": "uniform",
+        "method.k": 2000, "method.cols": 2000,
         "settings": f"{PRIVATE} federation.directory={directory}",
     }  # fmt: skip
 

@@ -6,7 +6,7 @@
 
     has_server_error = True        the server carries momentum and error, which can be diagnosed
     needs_local_steps = True       one gradient per client is not enough ([local] epochs)
-    message_kind                   "dense", "sketch" or "chosen": what `--budget` may choose
+    message_kind                   "sketch", "chosen" or "chunked": what `--budget` may choose
 
 The last three are optional class attributes. A method is a frozen dataclass. Its first field is
 `dim`, the weights of the model; the others are its options, the settings `method.*`. A method of

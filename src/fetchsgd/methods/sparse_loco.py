@@ -46,6 +46,7 @@ class SparseLoCo:
     nesterov: bool = False
 
     needs_local_steps: ClassVar[bool] = True
+    message_kind: ClassVar[str] = "chunked"
 
     def __post_init__(self) -> None:
         require_range("chunk", self.chunk, 1, 2**31)

@@ -24,7 +24,7 @@ from fetchsgd.quantisers.step import Step
 from fetchsgd.quantisers.step_section import FORMAT
 from fetchsgd.quantisers.steps import StepRows, rms_steps, rounded_steps
 
-DENSITIES = (2.0**-16, 2.0**8)
+DENSITIES = (2.0**-16, 100.0)  # beyond, steps would be finer than those of a message (step.py)
 # A client whose numbers are larger than the others' has a larger step too, from this factor on: its
 # message stays within bounds.
 FINER = 8

@@ -113,11 +113,7 @@ class Setup:
 
     def _check_sums(self) -> None:
         if not isinstance(self.method.message, LinearMessage):
-            raise UserError(
-                "upload.sum = 'modular' needs messages that add up, and those of "
-                f"{self.config.method} do not: each client chooses what it sends; take fetchsgd, "
-                "true_topk, uncompressed or fedavg"
-            )
+            raise does_not_add_up(self.config.method)
 
     def start(self) -> Training:
         """w^0, empty states, and a ledger in which everybody holds w^0."""
@@ -181,6 +177,14 @@ class Setup:
             for tree in (test.inputs, test.targets)
         )
         return inputs, targets
+
+
+def does_not_add_up(method: str) -> UserError:
+    """For sums of messages of which there is no sum."""
+    return UserError(
+        f"upload.sum = 'modular' needs messages that add up, and those of {method} do not: each "
+        "client chooses what it sends; take fetchsgd, true_topk, uncompressed or fedavg"
+    )
 
 
 def initial_model(task: Task, seed: int) -> nn.Module:

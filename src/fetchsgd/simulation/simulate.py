@@ -46,7 +46,8 @@ def simulate(
         method: the name of a method, a dictionary of its name and its options, or a method object
             or class of your own; "fetchsgd" by default.
         preset: settings that belong together, "paper", "sums" or "messages".
-        budget: the most that a client may send per round, as "100x" or "250kB".
+        budget: the most that a client may send per round, as "100x" or "250kB"; without a method
+            and a preset the preset "messages" serves.
         folder: where the run leaves its files; nothing is written without one.
         resume: go on from the last checkpoint in the folder, or start there if it is empty.
         progress: True for notes and a bar, or a function that is called with a `Progress` every

@@ -241,7 +241,7 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "upload.bytes": Meaning(CAP, 0),
     "upload.density": Meaning(
-        "the mean magnitude of a level over all clients; smaller is shorter", 2**-16, 2**8
+        "the mean magnitude of a level over all clients; smaller is shorter", 2**-16, 100
     ),
     "upload.rate": Meaning("bits of a number: 1, 2, 3, 4, or less than 1", 1 / 4096, 4),
     "upload.sum": Meaning(

@@ -91,7 +91,8 @@ class Config:
         if not made.exact:
             raise UserError(
                 "upload.sum = 'modular' rounds by itself, to levels that add up: leave out "
-                f"upload.quantiser = {self.parts[QUANTISER.setting].name!r} and its options"
+                f"upload.quantiser = {self.parts[QUANTISER.setting].name!r} and its options, or, "
+                "where a preset has them, set it to 'bits'"
             )
         return sums
 
