@@ -137,7 +137,7 @@ def test_without_a_prior_nothing_is_kept_for_each_weight():
 def test_buckets_wait_for_each_other_on_a_gpu_alone():
     gpu = torch.device("cuda")
     assert Settings().group_bytes(CPU) == 0
-    assert Settings().group_bytes(gpu) == 256 * 2**20
+    assert Settings().group_bytes(gpu) == 512 * 2**20
     assert Settings(group_mb=2.0).group_bytes(CPU) == Settings(group_mb=2.0).group_bytes(gpu)
 
 
