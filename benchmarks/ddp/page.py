@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reading import steps_to
+from reading import in_one_process, steps_to
 
 RESULTS = Path(__file__).parents[1] / "results"
 LOSSES = (2.4, 2.3, 2.2, 2.1, 2.0)
