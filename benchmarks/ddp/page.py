@@ -156,8 +156,8 @@ def resnet9_words() -> str:
         told.append(
             f"At {speed}, to {listed([str(loss) for loss in IMAGE_LOSSES])}: PowerSGD's best rank "
             f"{texts['power']} s, the best sketch {texts['sketch']} s, the best of "
-            f"`low_rank_hook` {texts['lowrank']} s, local top-k {texts['topk']} s. The better of "
-            f"ours takes {listed([f'{ratio:.1f}' for ratio in times])} times less than PowerSGD."
+            f"`low_rank_hook` {texts['lowrank']} s, local top-k {texts['topk']} s. The faster of "
+            f"ours is {listed([f'{ratio:.1f}' for ratio in times])} times as fast as PowerSGD."
         )
     return "\n".join(told)
 
@@ -227,9 +227,8 @@ def namespaces_words() -> str:
         }
         ratios.append(f"{least['power'] / least['sketch']:.1f}")
     return (
-        f"To {listed([str(loss) for loss in LOSSES])}, steps times the length of a step at "
-        f"100 Mbit/s are {listed(ratios)} times less for the best sketch than for PowerSGD's best "
-        "rank."
+        f"By steps times the length of a step at 100 Mbit/s, the best sketch is {listed(ratios)} "
+        f"times as fast as PowerSGD's best rank to {listed([str(loss) for loss in LOSSES])}."
     )
 
 
