@@ -140,6 +140,25 @@ def test_speed_beside_others_is_what_was_measured():
         assert part in written
 
 
+def test_the_plan_for_a_million_clients_follows_from_measured_rates():
+    written = (ROOT / "docs/scale.md").read_text()
+    rows = json.loads((ROOT / "benchmarks/results/wire-cpu.json").read_text())["rows"]
+    rates = {row["what"]: float(row["measured"].split()[0]) for row in rows}
+    symbols = rates["4 bits, Gaussian: decode on one core, million symbols a second"]
+    cells = rates["weighted sum of 4 bits on one core, float32"]
+    decoding, adding = 1.24e6 / symbols / 1e6, 4 * 1.24e6 / cells / 1e9
+    for part in (
+        f"decodes {symbols:.0f} million such symbols a second",
+        f"at {cells} GB of float32 cells a second",
+        f"{1e3 * decoding:.1f} ms and {1e3 * adding:.1f} ms a message",
+        f"{1e3 * (decoding + adding):.1f} s, while they arrive",
+        f"| - | {8 * 0.62:.1f} s |",
+        f"{8 * 620 / 10:.0f} s | {8 * 4.96 / 10:.1f} s",
+        f"{8 * 620 / 10 / 60:.1f} min | {8 * 0.62 + 8 * 4.96 / 10:.0f} s",
+    ):
+        assert part in written, part
+
+
 TODAY = "cifar10-frontier"
 
 

@@ -124,10 +124,12 @@ class Workers:
         self.y.copy_(self.targets[chosen].view_as(self.y))
 
 
-def train(workers: Workers, options: argparse.Namespace, exchange: Way, peak: float) -> list[float]:
+def train(
+    workers: Workers, options: argparse.Namespace, method: str, exchange: Way, peak: float
+) -> list[float]:
     """Loss by step, as long as it is finite."""
     workers.restart()
-    optimizer = optimizer_of(options.task, workers.parameters, peak, options.device)
+    optimizer = optimizer_of(options.task, method, workers.parameters, peak, options.device)
     dice = torch.Generator(options.device).manual_seed(1000 + options.seed)
     losses = []
     for step in range(options.steps):
@@ -175,7 +177,7 @@ def measure(options: argparse.Namespace) -> None:
         start = time.perf_counter()
         exchange = way(method, shapes, options.workers, options.device, options.seed)
         workers = together if exchange.is_linear else apart
-        losses = train(workers, options, exchange, peak)
+        losses = train(workers, options, method, exchange, peak)
         row = {
             "task": options.task,
             "method": method,

@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measure import environment
-from reading import WIDTH, steps_to
+from reading import WIDTH, in_one_process, steps_to
 from switch import LinksError, Switch, bits_a_second
 from trained import add_options
 
@@ -214,10 +214,10 @@ def main() -> None:
     with ExitStack() as stack:
         bench = Bench(options, stack)
         for method in options.methods:
-            rows += bench.timed(method, lr.get(method, options.lr))
+            rows += bench.timed(method, lr.get(in_one_process(method), options.lr))
             write(options, bench.kind, rows, runs)
         for method in options.runs:
-            runs.append(bench.whole(method, lr.get(method, options.lr)))
+            runs.append(bench.whole(method, lr.get(in_one_process(method), options.lr)))
             write(options, bench.kind, rows, runs)
             show(runs[-1:], options.targets)
         bench.ranks.tell(do="end")

@@ -31,6 +31,13 @@ KINDS = {
 }
 
 
+def nothing_hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001
+    """What any hook costs that is written in Python: for one rank, gradients are their mean."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def bfloat16_hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001
     buffer = bucket.buffer()
     rounded = buffer.div(dist.get_world_size()).bfloat16()
@@ -73,7 +80,7 @@ def top_k_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 
 
 def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> DistributedDataParallel:
-    """From a text: plain, bf16, power:RANK, topk:SHARE, lowrank:RANK:BITS,
+    """From a text: plain, bf16, nothing, power:RANK, topk:SHARE, lowrank:RANK:BITS,
     or sketch:COMPRESSION[:OPTION=...].
 
     `bucket_mb=...` is DDP's own option. hooked: plain DDP too reduces by way of Python.
@@ -84,7 +91,10 @@ def wrap(model: nn.Module, method: str, seed: int, hooked: bool = False) -> Dist
     if "bucket_mb" in given:
         size = {"bucket_cap_mb": float(given.pop("bucket_mb"))}
     ddp = DistributedDataParallel(model, **size)
-    if kind == "bf16":
+    if kind == "nothing":
+        assert dist.get_world_size() == 1
+        ddp.register_comm_hook(None, nothing_hook)
+    elif kind == "bf16":
         ddp.register_comm_hook(None, bfloat16_hook)
     elif kind == "power":
         low_rank = power.PowerSGDState(

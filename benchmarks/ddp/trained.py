@@ -46,10 +46,13 @@ def model_of(name: str, task: Task, width: int, layers: int, device: str) -> nn.
 
 
 def optimizer_of(
-    name: str, parameters: Iterable[Tensor], lr: float, device: str
+    name: str, method: str, parameters: Iterable[Tensor], lr: float, device: str
 ) -> torch.optim.Optimizer:
+    """Without momentum where the method has its own, as FetchSGD does."""
     if name == "resnet9":
         options: dict[str, Any] = SGD
+        if ":momentum=" in method:
+            options = SGD | {"momentum": 0.0, "nesterov": False}
         return torch.optim.SGD(parameters, lr=lr, **options)
     return torch.optim.AdamW(parameters, lr=lr, fused=device == "cuda" or None)
 

@@ -46,7 +46,7 @@ class Worker:
         shape = self.settings["width"], self.settings["layers"]
         self.model = model_of(self.name, self.task, *shape, self.device)
         self.ddp = wrap(self.model, method, 0, hooked=self.counts_itself)
-        self.optimizer = optimizer_of(self.name, self.ddp.parameters(), lr, self.device)
+        self.optimizer = optimizer_of(self.name, method, self.ddp.parameters(), lr, self.device)
         self.lr, self.step = lr, 0
         self.dice = torch.Generator(self.device).manual_seed(1000 + self.rank)
         return {"weights": sum(p.numel() for p in self.model.parameters())}

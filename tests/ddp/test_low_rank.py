@@ -5,7 +5,7 @@ import torch
 
 from fetchsgd.ddp import LowRankState
 from fetchsgd.ddp.layout import Layout, Piece, of_pieces
-from fetchsgd.ddp.low_rank import LowRankBucket, is_worth_it, orthogonal
+from fetchsgd.ddp.low_rank import LowRankBucket, Shape, grouped, is_worth_it, orthogonal
 from fetchsgd.errors import UserError
 
 # Two matrices of one shape, one of another, and a vector between them.
@@ -41,10 +41,10 @@ def exchanged(buckets, gradients, step):
 def kept(bucket):
     """Its errors, each where its tensor is in the bucket."""
     found = torch.zeros(LENGTH)
-    parts = of_pieces(found, WIDE)
-    for group, errors in zip(bucket.groups, bucket.errors, strict=False):
-        for place, error in zip(group.places, errors, strict=True):
-            parts[place].copy_(error.flatten())
+    if bucket.errors is not None:
+        parts = torch.split(bucket.errors, [piece.size for piece in bucket.pieces])
+        for place, error in zip(of_pieces(found, bucket.pieces), parts, strict=True):
+            place.copy_(error)
     return found
 
 
@@ -91,12 +91,26 @@ def test_what_is_not_finite_reaches_all_ranks_and_no_memory(generator):
 
 
 def test_columns_become_orthogonal(generator):
-    given = [torch.randn(n, rows, 5, generator=generator) for n, rows in ((4, 50), (2, 9))]
-    for before, columns in zip(given, orthogonal(given), strict=True):
-        assert torch.allclose(columns.mT @ columns, torch.eye(5), atol=1e-5)
-        # They span what they did before.
-        assert torch.allclose(columns @ (columns.mT @ before), before, atol=1e-4)
-    assert not orthogonal([torch.zeros(1, 5, 2)])[0].any()
+    before = torch.randn(4, 50, 5, generator=generator)
+    before[2:, 9:] = 0  # shorter ones
+    columns = orthogonal(before)
+    assert torch.allclose(columns.mT @ columns, torch.eye(5).expand(4, 5, 5), atol=1e-5)
+    # They span what they did before.
+    assert torch.allclose(columns @ (columns.mT @ before), before, atol=1e-4)
+    assert not columns[2:, 9:].any()
+    assert not orthogonal(torch.zeros(1, 5, 2)).any()
+
+
+def test_factors_of_all_shapes_are_one_tensor_with_zeros_that_are_not_sent(generator):
+    shape = Shape(grouped(WIDE), 0, 2, torch.device("cpu"))
+    parts = [torch.randn(2, 20, 2, generator=generator), torch.randn(1, 12, 2, generator=generator)]
+    columns = shape.together(parts)
+    assert columns.shape == (3, 20, 2)
+    assert not columns[2, 12:].any()
+    vector = shape.sent(columns)
+    assert vector.equal(torch.cat([part.flatten() for part in parts]))
+    assert shape.received(vector).equal(columns)
+    assert all(one.equal(two) for one, two in zip(shape.parts(columns), parts, strict=True))
 
 
 def test_which_tensors_are_worth_it():

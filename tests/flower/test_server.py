@@ -48,6 +48,7 @@ def simulated(grid, out):
 
 # With a large eps: else a last bit of a gradient that is nearly zero makes a whole step.
 ADAMW = "local.steps=3 local.optimizer=adamw local.state=keep local.eps=0.01 weight_decay=0.1"
+OUTER = f"{ADAMW} momentum=0.9 local.outer_rate=0.7"
 CASES = [
     ("fetchsgd", {}),
     ("fetchsgd", {"upload__bits": 2, "download__grid": "steps"}),
@@ -63,7 +64,12 @@ CASES = [
     ("local_topk", {"settings": "merge.name=trimmed merge.clip=1.5"}),
     ("local_topk", {"upload__bits": 32}),
     ("local_topk", {"upload__bits": 4, "settings": "local_error=true local_momentum=0.5"}),
-    ("true_topk", {"settings": f"{ADAMW} nesterov=true local.outer_rate=0.7"}),
+    ("fetchsgd", {"settings": f"{OUTER} nesterov=true"}),
+    ("fetchsgd", {"settings": OUTER, "method__hash": "fixed"}),
+    ("true_topk", {"settings": f"{OUTER} nesterov=true"}),
+    ("local_topk", {"settings": f"{OUTER} nesterov=true local_error=true"}),
+    ("fedavg", {"settings": f"{OUTER} nesterov=true"}),
+    ("uncompressed", {"settings": f"{OUTER} nesterov=true"}),
     ("sparse_loco", {"upload__quantiser": "two_bits", "settings": f"{ADAMW} per_chunk=512"}),
 ]
 

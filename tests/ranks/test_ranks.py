@@ -21,6 +21,8 @@ WAYS = [
     "remembering", "local batches", "private", "private sums", "shaken", "shaken one by one",
     "local steps", "one pass, in blocks", "few bits, in blocks", "local batches, in blocks",
     "local steps, in blocks", "shaken, in blocks", "shaken one by one, in blocks",
+    "AdamW, fetchsgd", "AdamW, fetchsgd, one hash", "AdamW, true_topk", "AdamW, local_topk",
+    "AdamW, fedavg", "AdamW, sparse_loco",
 ]  # fmt: skip
 APART = ["one pass", "few bits", "sums"]
 

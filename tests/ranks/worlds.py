@@ -47,6 +47,12 @@ def shaken(seed: int = 0) -> Task:
     )
 
 
+def with_adamw(method: str, **more: object) -> dict[str, object]:
+    """Local steps. With a large eps: else a last bit of a small gradient makes a whole step."""
+    steps = {"steps": 3, "batch_size": 2, "optimizer": "adamw", "state": "keep", "eps": 0.01}
+    return {"method": method, "momentum": 0.9, "local": {**steps, "outer_rate": 0.7}, **more}
+
+
 CENTRAL = {"mode": "central", "noise": 0.5, "quantile": 0.5, "clip": 0.5}
 DISTRIBUTED = {"mode": "distributed", "mechanism": "skellam", "noise": 2.0, "clip": 0.5}
 MODULAR = {"upload": {"sum": "modular", "sum_bits": 12}}
@@ -72,6 +78,12 @@ WAYS = {
             "steps": 5, "batch_size": 2, "optimizer": "adamw", "state": "keep", "outer_rate": 0.7,
         },
     },
+    "AdamW, fetchsgd": with_adamw("fetchsgd", nesterov=True),
+    "AdamW, fetchsgd, one hash": with_adamw("fetchsgd", hash="fixed"),
+    "AdamW, true_topk": with_adamw("true_topk", nesterov=True),
+    "AdamW, local_topk": with_adamw("local_topk", nesterov=True, local_error=True),
+    "AdamW, fedavg": with_adamw("fedavg", nesterov=True),
+    "AdamW, sparse_loco": with_adamw("sparse_loco", quantiser="two_bits"),
 }  # fmt: skip
 # Those that three processes also do through gloo, as if they were on several machines.
 APART = ("one pass", "few bits", "sums")

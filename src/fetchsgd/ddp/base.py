@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +22,26 @@ from fetchsgd.errors import UserError
 
 # What hashes and readings follow from; ranks that differ in one of them train apart.
 SHARED = "settings, step and memory"
+
+
+@dataclass(eq=False)
+class Seen:
+    """A bucket as DDP has handed it over before; the same tensor has the same parameters in it."""
+
+    buffer: weakref.ref[Tensor]
+    layout: Layout
+    stays: bool = False  # it has come again: those of the first step make room for others
+    ready: torch.futures.Future[Tensor] | None = None
+
+    def done(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """A future that has the bucket already: one for all steps, since it is always the same."""
+        if self.ready is not None:
+            return self.ready
+        ready: torch.futures.Future[Tensor] = torch.futures.Future()
+        ready.set_result(buffer)
+        if self.stays:
+            self.ready = ready
+        return ready
 
 
 class HookState(ABC):
@@ -46,6 +68,7 @@ class HookState(ABC):
         self._side: torch.cuda.Stream | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._seen: dict[int, Seen] = {}
 
     @abstractmethod
     def is_wide(self, shape: torch.Size) -> bool:
@@ -95,6 +118,18 @@ class HookState(ABC):
                 "a bucket has a parameter that is not of the model which SketchState was made "
                 "with; make a state of its own for each model, after its parameters are there"
             ) from None
+
+    def seen(self, bucket: dist.GradBucket) -> Seen:  # type: ignore[name-defined]
+        """What is known of it from the steps before, or from now on."""
+        index, buffer = bucket.index(), bucket.buffer()
+        known = self._seen.get(index)
+        if known is not None and known.buffer() is buffer:
+            known.stays = True
+            return known
+        for other in [other for other in self._seen if other >= index]:
+            del self._seen[other]  # which DDP has given up, and would be kept in memory
+        known = self._seen[index] = Seen(weakref.ref(buffer), self.layout(bucket))
+        return known
 
     def layout(self, bucket: dist.GradBucket) -> Layout:  # type: ignore[name-defined]
         """Where its tensors are in it; DDP may put others into a bucket of the same place."""

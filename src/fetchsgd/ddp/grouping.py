@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fetchsgd.ddp.base import Seen
 from fetchsgd.ddp.layout import Layout
 from fetchsgd.ddp.reducing import Gradient
 
@@ -21,7 +22,8 @@ Buffers = list[Tensor]
 
 
 class Group:
-    """index: of its first bucket. done: which gets the buckets when they hold what was read.
+    """index: of its first bucket. most: bytes of gradients with which it is full.
+    done: which gets the buckets when they hold what was read.
 
     done is None where streams wait for each other: all work has been queued when DDP asks for a
     result, so buckets get futures that are done already. Callbacks would take longer than all else
@@ -29,32 +31,36 @@ class Group:
     """
 
     def __init__(
-        self, index: int, like: Tensor, done: torch.futures.Future[Buffers] | None
+        self, index: int, like: Tensor, most: float, done: torch.futures.Future[Buffers] | None
     ) -> None:
-        self.index, self.dtype, self.device, self.done = index, like.dtype, like.device, done
+        self.index, self.dtype, self.device = index, like.dtype, like.device
+        self.most, self.done = most, done
         self.layouts: list[Layout] = []
         self.buffers: Buffers = []
-        self.streams: list[torch.cuda.Stream] = []
+        self.streams: dict[int, torch.cuda.Stream] = {}  # by their address
         self.nbytes = 0
 
     def takes(self, buffer: Tensor) -> bool:
         """Those of one table are of one kind."""
         return buffer.dtype == self.dtype and buffer.device == self.device
 
-    def add(self, layout: Layout, buffer: Tensor) -> Gradient:
+    @property
+    def is_full(self) -> bool:
+        return self.nbytes >= self.most
+
+    def add(self, seen: Seen, buffer: Tensor) -> Gradient:
         """The bucket's own future."""
-        self.layouts.append(layout)
+        self.layouts.append(seen.layout)
         self.buffers.append(buffer)
         self.nbytes += buffer.nbytes
         if buffer.is_cuda:
-            stream = torch.cuda.current_stream(self.device)
-            if stream not in self.streams:
-                self.streams.append(stream)
-
+            # To make an object of the stream takes longer than all else here, and it is nearly
+            # always the same stream.
+            address = torch._C._cuda_getCurrentRawStream(self.device.index)
+            if address not in self.streams:
+                self.streams[address] = torch.cuda.current_stream(self.device)
         if self.done is None:
-            ready: Gradient = torch.futures.Future()
-            ready.set_result(buffer)
-            return ready
+            return seen.done(buffer)
 
         def own(done: torch.futures.Future[Buffers]) -> Tensor:
             done.value()  # which raises what went wrong
@@ -76,6 +82,6 @@ class Group:
         """Gradients may have been computed on several; the current one sees all of them."""
         if self.device.type == "cuda":
             current = torch.cuda.current_stream(self.device)
-            for stream in self.streams:
+            for stream in self.streams.values():
                 if stream != current:
                     current.wait_stream(stream)

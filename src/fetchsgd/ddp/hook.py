@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fetchsgd.ddp.balance import scales
+from fetchsgd.ddp.base import Seen
 from fetchsgd.ddp.exchange import Exchange
 from fetchsgd.ddp.fused import FusedBucket, can_fuse
 from fetchsgd.ddp.grouping import Buffers, Group
@@ -44,11 +45,11 @@ def sketch_hook(
         state.waiting = None  # of a backward pass that failed
     if is_last:
         state.step += 1
-    layout = state.layout(bucket)
-    if step < state.settings.start_iter or not layout.compressed:
+    seen = state.seen(bucket)
+    if step < state.settings.start_iter or not seen.layout.compressed:
         future = plain_mean(state, buffer)
     else:
-        future = gather(state, layout, index, step, buffer)
+        future = gather(state, seen, index, step, buffer)
     if is_last:
         exchange_waiting(state, step)
         if buffer.is_cuda and state.over_nccl:
@@ -58,7 +59,7 @@ def sketch_hook(
     return future
 
 
-def gather(state: SketchState, layout: Layout, index: int, step: int, buffer: Tensor) -> Gradient:
+def gather(state: SketchState, seen: Seen, index: int, step: int, buffer: Tensor) -> Gradient:
     """A bucket, together with those before it that wait."""
     if state.waiting and not state.waiting.takes(buffer):
         exchange_waiting(state, step)
@@ -66,9 +67,10 @@ def gather(state: SketchState, layout: Layout, index: int, step: int, buffer: Te
         done: torch.futures.Future[Buffers] | None = None
         if not (buffer.is_cuda and state.over_nccl):
             done = torch.futures.Future(devices=on(buffer.device))
-        state.waiting = Group(index, buffer, done)
-    future = state.waiting.add(layout, buffer)
-    if state.waiting.nbytes >= state.settings.group_bytes(buffer.device):
+        most = state.settings.group_bytes(buffer.device)
+        state.waiting = Group(index, buffer, most, done)
+    future = state.waiting.add(seen, buffer)
+    if state.waiting.is_full:
         exchange_waiting(state, step)
     return future
 

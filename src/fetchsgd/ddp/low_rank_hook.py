@@ -103,7 +103,7 @@ def low_rank_hook(
     step = state.step
     if bucket.is_last():
         state.step += 1
-    layout = state.layout(bucket)
+    layout = state.seen(bucket).layout
     if step < state.start_iter or not layout.compressed:
         return plain_mean(state, buffer)
     kept = state.bucket(layout, index, buffer.device)

@@ -27,7 +27,7 @@ class Memory:
 
     def has_all(self, names: Sequence[str]) -> bool:
         """Whether all of them have been compressed before."""
-        return all(name in self.kept for name in names)
+        return tuple(names) in self._buckets or all(name in self.kept for name in names)
 
     def bucket(self, names: Sequence[str], sizes: Sequence[int], device: torch.device) -> State:
         """The vectors of some parameters that are in one bucket; to be changed in place."""

@@ -22,7 +22,7 @@ MOST_BLOCK = 16
 MB = 2**20  # as DDP counts its buckets
 # Of gradients that are exchanged together on a GPU: the more, the less Python in a backward pass,
 # and the later is the first table sent (docs/ddp.md).
-GROUP_ON_GPU = 256.0
+GROUP_ON_GPU = 512.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Settings:
         its next one. 0 keeps nothing; near 1 there is least noise, and most delay. It is a rank's
         own, a float for each weight, and not part of a checkpoint.
     group_mb: buckets wait for each other until so many MB of gradients are there, or the last of
-        them, and share a table. 0: each has its own. None: 0 on a CPU, 256 on a GPU (grouping.py).
+        them, and share a table. 0: each has its own. None: 0 on a CPU, 512 on a GPU (grouping.py).
     seed: of hashes and of rounding.
     """
 
