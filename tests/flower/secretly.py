@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 from flower.fakegrid import FakeGrid
 from flower.federations import config
 
@@ -15,6 +16,7 @@ from fetchsgd.flower.keys import make_identities
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.secure import attempt, work
 from fetchsgd.secure.frames import Kind, read_header
+from fetchsgd.sums import ModularRound
 
 PHASES = ("advertise", "share", "mask", "agree", "reveal")
 ASKS = (Kind.INVITATION, Kind.ROSTER, Kind.DELIVERY, Kind.SURVIVORS, Kind.REQUEST)
@@ -138,3 +140,37 @@ class Sums:
     @property
     def clients(self):
         return [found.clients for _, found in self.found]
+
+
+class Opened:
+    """Looks on: every sum that a server opens, in a federation or a simulation.
+
+    Its residues, what its clients weigh, the step, and the mean that is read from them.
+    """
+
+    def __init__(self, monkeypatch):
+        self.sums, open = [], ModularRound.open
+
+        def seen_open(quantiser, levels, weight, layout, arrived=None):
+            found = open(quantiser, levels, weight, layout, arrived)
+            step = quantiser.step_on(levels.device).clone()
+            self.sums.append((levels % (1 << quantiser.bits), int(weight), step, found.mean))
+            return found
+
+        monkeypatch.setattr(ModularRound, "open", seen_open)
+
+    def take(self):
+        """Those since the last time."""
+        found, self.sums = self.sums, []
+        return found
+
+
+def same_sums(found, expected):
+    """Of several rounds, to the bit."""
+    assert len(found) == len(expected)
+    for round, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        cells, weight, step, mean = ours
+        assert torch.equal(cells, theirs[0]), f"{(cells != theirs[0]).sum()} cells, round {round}"
+        assert weight == theirs[1]
+        assert torch.equal(step, theirs[2])
+        assert torch.equal(mean, theirs[3])
