@@ -6,20 +6,18 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from flower.fakegrid import FakeGrid
 from flower.federations import config
+from flower.phases import asked, phase_of
+from flower.watched import check_sum
 
-from fetchsgd.exchange.messages import ResendRequest, SecureCall, SecureReply, SecureWork
+from fetchsgd.exchange.messages import ResendRequest, SecureReply
 from fetchsgd.flower.keys import make_identities
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.secure import attempt, work
-from fetchsgd.secure.frames import Kind, read_header
 from fetchsgd.sums import ModularRound
 
-PHASES = ("advertise", "share", "mask", "agree", "reveal")
-ASKS = (Kind.INVITATION, Kind.ROSTER, Kind.DELIVERY, Kind.SURVIVORS, Kind.REQUEST)
 CLIENTS = 12
 
 
@@ -60,20 +58,6 @@ def node_config(out, client):
         "directory": str(keys / "directory.json"),
         "state": str(out.parent / "state"),
     }
-
-
-def asked(message):
-    """The protocol's message in one of the server's, and the round; None for a greeting."""
-    if message.metadata.message_type == "query":
-        return None
-    content = from_records(message.content, SecureCall, SecureWork)
-    payload = content.parts()[1] if isinstance(content, SecureWork) else content.payload
-    return content.round, payload
-
-
-def phase_of(message):
-    found = asked(message)
-    return None if found is None else ASKS.index(read_header(found[1])[0])
 
 
 def silent_from(phase, times=10**9):
@@ -129,9 +113,7 @@ class Sums:
         assert self.found
         for terms, found in self.found:
             plain = [self.plain[terms.round, client] for client in found.clients]
-            cells = sum(levels.astype(np.uint64) for levels, _ in plain) % (1 << terms.bits)
-            assert np.array_equal(found.cells, cells)
-            assert np.array_equal(found.totals, np.stack([totals for _, totals in plain]).sum(0))
+            check_sum(terms.bits, found.cells, found.totals, plain)
 
     @property
     def places(self):

@@ -10,12 +10,12 @@ from scipy.stats import chi2
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
 from flower.federations import counts, federation, lines, train, train_until_killed, weights
+from flower.phases import phase_of
 from flower.secretly import (
     Opened,
     Sums,
     node_config,
     own_folder,
-    phase_of,
     quick_folder,
     same_sums,
     secret_federation,

@@ -10,12 +10,11 @@ import torch
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fetchsgd[flower]'")
 
 from flower.federations import counts, lines, train, train_until_killed, weights
+from flower.phases import PHASES, phase_of
 from flower.secretly import (
-    PHASES,
     Sums,
     changed_in,
     own_folder,
-    phase_of,
     quick_folder,
     secret_federation,
     silent_from,
