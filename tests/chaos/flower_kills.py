@@ -47,6 +47,7 @@ class Open:
     name = "kill flower"
     nodes = ("node0", "node1")
     rounds = 6.0
+    deadline = 40.0
     folders_may_be_lost = True
     more = "upload.bits=8"
 
@@ -56,7 +57,8 @@ class Open:
         return {
             "task.name": "tinytask:tiny", "federation.out": str(out), "federation.clients": num,
             "train.clients_per_round": num, "federation.min_replies": num,
-            "train.epochs": self.rounds, "federation.deadline": 40.0, "federation.wait": 300.0,
+            "train.epochs": self.rounds, "federation.deadline": self.deadline,
+            "federation.wait": 300.0,
             "settings": f"download.grid=steps federation.attempts=50 {self.more}",
         }  # fmt: skip
 
@@ -83,13 +85,15 @@ class Secret(Open):
 
     name = "kill secure"
     nodes = ("node0", "node1", "node2")
-    rounds = 4.0
+    rounds = 3.0
+    deadline = 120.0  # seconds; who dies and comes back is asked again at once
     folders_may_be_lost = False
 
     @property
     def more(self) -> str:
         return (
-            "upload.sum=modular upload.secure=true federation.phase_deadline=40 "
+            "upload.sum=modular upload.secure=true "
+            f"federation.phase_deadline={self.deadline:g} "
             f"federation.directory={self.folder / 'keys' / 'directory.json'}"
         )
 

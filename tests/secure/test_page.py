@@ -198,10 +198,10 @@ def cost_table():
     lines.append("")
     lines.append(
         f"Masking {mask['cells']:,} cells with {mask['neighbours']} neighbours, from the delivery"
-        f" to the signed message: {', '.join(told)}. Times are of the processor ({cores}), as others"
-        f" kept the machine busy, at a load of {min(loads):.0f} to {max(loads):.0f}: by the clock the"
-        f" server took {min(slower):.1f} to {max(slower):.1f} times as long. Memory: {memory:,} MB at"
-        " most, for clients and server together."
+        f" to the signed message: {', '.join(told)}. Times are of the processor ({cores}), as"
+        f" others kept the machine busy, at a load of {min(loads):.0f} to {max(loads):.0f}: by the"
+        f" clock the server took {min(slower):.1f} to {max(slower):.1f} times as long. Memory:"
+        f" {memory:,} MB at most, for clients and server together."
     )
     return "\n".join(lines)
 
@@ -230,8 +230,8 @@ def phase_table():
 
 def floor_table():
     """The cohorts and cells of the private rows, as they would be behind masks."""
-    lines = ["| | clients a round | keys and shares up | down | all the cells | half of them | part |"]
-    lines.append("|" + "---|" * 7)
+    names = ("", "clients a round", "floor up", "down", "all cells up", "half of them up", "part")
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * 7]
     for task, clients, count in (("FEMNIST", 100, 16_000), ("CIFAR10", 1000, 8000)):
         sums = Modular(sum_bits=12)
         sizes = [Layout.of(here).cells for here in (count, count // 2)]
