@@ -92,11 +92,9 @@ class Watched:
         for path in sorted(self.folder.glob("sum-*.npz")):
             place = tuple(map(int, path.stem.split("-")[1:]))
             with np.load(path) as sum:
-                clients = sum["clients"].tolist()
-                check_sum(
-                    int(sum["bits"]), sum["cells"], sum["totals"], self._plain(place, clients)
-                )
-            found[place] = clients
+                found[place] = sum["clients"].tolist()
+                plain = self._plain(place[0], found[place])
+                check_sum(int(sum["bits"]), sum["cells"], sum["totals"], plain)
         return found
 
     def _plain(self, round, clients):
