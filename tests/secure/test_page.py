@@ -230,7 +230,15 @@ def phase_table():
 
 def floor_table():
     """The cohorts and cells of the private rows, as they would be behind masks."""
-    names = ("", "clients a round", "floor up", "down", "all cells up", "half of them up", "part")
+    names = (
+        "task",
+        "clients a round",
+        "floor up",
+        "down",
+        "all cells up",
+        "half of them up",
+        "part",
+    )
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * 7]
     for task, clients, count in (("FEMNIST", 100, 16_000), ("CIFAR10", 1000, 8000)):
         sums = Modular(sum_bits=12)
@@ -240,7 +248,7 @@ def floor_table():
         floor = up[0] - planes.num_bytes(sizes[0], 12)
         assert floor == up[1] - planes.num_bytes(sizes[1], 12)
         told = (f"{value / 1e3:.1f} kB" for value in (floor, down, *up))
-        lines.append(f"| {task} | {clients:,} | {' | '.join(told)} | {up[1] / up[0]:.0%} |")
+        lines.append(f"| {task} | {clients:,} | {' | '.join(told)} | {100 * up[1] / up[0]:.0f} % |")
     return "\n".join(lines)
 
 
