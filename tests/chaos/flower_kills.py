@@ -1,9 +1,13 @@
-"""Campaign "kill-flower": SIGKILL of Flower's own processes, at any moment and several at once.
+"""Campaigns "kill-flower" and "kill-secure": SIGKILL of Flower's own processes, at any moment.
 
-SuperLink, ServerApp, SuperNodes and ClientApps are real processes. Whoever dies is started again as
-an operator would do it: the SuperLink on its port, the run by the same command, a SuperNode with
-the same configuration; its folder may be lost. SuperNodes are under a supervisor, which starts them
-again when they end by themselves. Promised: as in kills.py, to the bit.
+SuperLink, ServerApp, SuperNodes and ClientApps are real processes, and several may die at once.
+Whoever dies is started again as an operator would do it: the SuperLink on its port, the run by the
+same command, a SuperNode with the same configuration; its folder may be lost. SuperNodes are under
+a supervisor, which starts them again when they end by themselves. Promised: as in kills.py, to the
+bit.
+
+With secure aggregation all clients are needed for a sum, so a round is done again until they are
+all in it. Folders are kept there: what a client has signed must outlast its processes.
 """
 
 from __future__ import annotations
@@ -19,31 +23,89 @@ from random import Random
 from typing import Any
 
 from chaos.kills import every_reply_counted, same_as
-from flower.federations import federation, train
+from flower.fakegrid import FakeGrid
+from flower.federations import train
 from flower.real import APP, ENVIRONMENT
 
+from fetchsgd.flower.keys import make_identities
 from fetchsgd.flower.processes import Federation, send, words
 
-NODES = ("node0", "node1")
-ROUNDS = 6.0
 LONGEST_ROUND = 180.0  # seconds, from the start of a server
 END = 900.0  # seconds from the last death to the end of a run
 # How likely each dies when something does: often several do, as in a power cut.
-CHANCES = {"superlink": 0.5, "serverapp": 0.5, "node0": 0.4, "node1": 0.4, "clientapp": 0.2}
+SERVERS, A_NODE, CLIENTAPP = {"superlink": 0.5, "serverapp": 0.5}, 0.4, {"clientapp": 0.2}
 NOT_YET = "Connection to the SuperLink is unavailable"  # it listens before it answers
 FOLDER, ENDED = "a node's folder", "a node ended by itself"  # no deaths by our hand
 SUBMITTED = "Successfully started run"  # from then on only its log can be lost
 
 
-def settings(out: Path) -> dict[str, Any]:
-    """A round waits for everybody, for a long time if need be."""
-    num = len(NODES)
-    return {
-        "task.name": "tinytask:tiny", "federation.out": str(out), "federation.clients": num,
-        "train.clients_per_round": num, "federation.min_replies": num, "train.epochs": ROUNDS,
-        "federation.deadline": 40.0, "federation.wait": 300.0,
-        "settings": "download.grid=steps upload.bits=8 federation.attempts=50",
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Open:
+    """A federation whose server sees every reply. folder: where keys and states are."""
+
+    folder: Path
+    name = "kill flower"
+    nodes = ("node0", "node1")
+    rounds = 6.0
+    deadline = 40.0
+    folders_may_be_lost = True
+    more = "upload.bits=8"
+
+    def settings(self, out: Path) -> dict[str, Any]:
+        """A round waits for everybody, for a long time if need be."""
+        num = len(self.nodes)
+        return {
+            "task.name": "tinytask:tiny", "federation.out": str(out), "federation.clients": num,
+            "train.clients_per_round": num, "federation.min_replies": num,
+            "train.epochs": self.rounds, "federation.deadline": self.deadline,
+            "federation.wait": 300.0,
+            "settings": f"download.grid=steps federation.attempts=50 {self.more}",
+        }  # fmt: skip
+
+    def state(self, name: str) -> Path:
+        return self.folder / "states" / name
+
+    def node_config(self, name: str) -> dict[str, Any]:
+        return {"partition-id": int(name[-1]), "state": str(self.state(name))}
+
+    def begin(self) -> None:
+        """Keys, where there are any."""
+
+    def undisturbed(self, out: Path) -> None:
+        """The same without processes."""
+        grid = FakeGrid(self.settings(out))
+        for name in self.nodes:
+            grid.add(int(name[-1]), config=self.node_config(name))
+        train(grid)
+
+
+@dataclass(frozen=True)
+class Secret(Open):
+    """One with secure aggregation."""
+
+    name = "kill secure"
+    nodes = ("node0", "node1", "node2")
+    rounds = 3.0
+    deadline = 120.0  # seconds; who dies and comes back is asked again at once
+    folders_may_be_lost = False
+
+    @property
+    def more(self) -> str:
+        return (
+            "upload.sum=modular upload.secure=true "
+            f"federation.phase_deadline={self.deadline:g} "
+            f"federation.directory={self.folder / 'keys' / 'directory.json'}"
+        )
+
+    def node_config(self, name: str) -> dict[str, Any]:
+        keys = self.folder / "keys"
+        own = {
+            "identity": str(keys / f"client-{name[-1]}"), "directory": str(keys / "directory.json"),
+        }  # fmt: skip
+        return super().node_config(name) | own
+
+    def begin(self) -> None:
+        make_identities(self.folder / "keys", len(self.nodes))
 
 
 @dataclass
@@ -51,24 +113,25 @@ class Mortals:
     """A federation whose processes die and are started again until the run has ended."""
 
     flower: Federation
+    kind: Open
     out: Path
-    states: Path
     random: Random
     deaths: Counter[str] = field(default_factory=Counter)
     runs: int = 0
 
     def start(self) -> None:
-        for name in NODES:
+        for name in self.kind.nodes:
             self._start_node(name)
         self._start_run()
 
     def _start_node(self, name: str) -> None:
-        folder = self.states / name
-        self.flower.start_node(name, f'partition-id={name[-1]} state="{folder}"')
+        pairs = self.kind.node_config(name).items()
+        config = " ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in pairs)
+        self.flower.start_node(name, config)
 
     def _start_run(self) -> None:
         self.runs += 1
-        self.flower.start_run(APP, settings(self.out), self.run_name)
+        self.flower.start_run(APP, self.kind.settings(self.out), self.run_name)
 
     @property
     def run_name(self) -> str:
@@ -99,7 +162,7 @@ class Mortals:
 
     def _supervise(self) -> None:
         """A SuperNode may end by itself when its SuperLink was killed while they talked."""
-        for name in NODES:
+        for name in self.kind.nodes:
             if self.flower.processes[name].poll() is not None:
                 self.deaths[ENDED] += 1
                 self._start_node(name)
@@ -127,14 +190,15 @@ class Mortals:
 
     def strike(self) -> None:
         """Somebody dies, and comes back at once or in a while."""
-        chosen = [name for name, chance in CHANCES.items() if self.random.random() < chance]
-        chosen = chosen or [self.random.choice(list(CHANCES))]
+        chances = SERVERS | dict.fromkeys(self.kind.nodes, A_NODE) | CLIENTAPP
+        chosen = [name for name, chance in chances.items() if self.random.random() < chance]
+        chosen = chosen or [self.random.choice(list(chances))]
         moment, run = self.moment, self.run_name
         died = [name for name in chosen if self._kill(name)]
-        self.deaths.update(f"{name.rstrip('01')}, {moment}" for name in died)
+        self.deaths.update(f"{name.rstrip('012')}, {moment}" for name in died)
         if "superlink" in died:
             self.flower.start_superlink()
-        for name in sorted(set(died) & set(NODES), key=lambda _: self.random.random()):
+        for name in sorted(set(died) & set(self.kind.nodes), key=lambda _: self.random.random()):
             time.sleep(self.random.choice((0.0, self.random.uniform(0, 5))))
             self._start_node(name)
         if "superlink" in died or "serverapp" in died:
@@ -146,14 +210,17 @@ class Mortals:
         if name == "serverapp":
             return self.flower.kill_server()
         if name == "clientapp":
-            found = [pid for pid in self.flower.pids(*NODES) if "flwr-clientapp" in words(pid)]
+            found = [
+                pid for pid in self.flower.pids(*self.kind.nodes) if "flwr-clientapp" in words(pid)
+            ]
             send(signal.SIGKILL, found[:1])
             return bool(found)
         if name == "superlink" and self._orphans():
             self.deaths["serverapp, with its superlink"] += 1
         self.flower.kill(name)
-        if name in NODES and self.random.random() < 0.3:
-            shutil.rmtree(self.states / name, ignore_errors=True)
+        may_go = name in self.kind.nodes and self.kind.folders_may_be_lost
+        if may_go and self.random.random() < 0.3:
+            shutil.rmtree(self.kind.state(name), ignore_errors=True)
             self.deaths[FOLDER] += 1
         return True
 
@@ -168,17 +235,27 @@ class Mortals:
 
 def campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
     """At least so many deaths of processes, over as many runs as that takes."""
-    random = Random(f"kill flower {seed}")
-    whole = folder / "whole"
-    calm = federation(whole, clients=range(len(NODES)))
-    calm.run_config.update(settings(whole))
-    train(calm)
+    return _campaign(Open, seed, kills, folder)
+
+
+def secure_campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
+    """The same with secure aggregation."""
+    return _campaign(Secret, seed, kills, folder)
+
+
+def _campaign(make: type[Open], seed: int, kills: int, folder: Path) -> dict[str, Any]:
+    random = Random(f"{make.name} {seed}")
+    calm, whole = make(folder / "calm"), folder / "whole"
+    calm.begin()
+    calm.undisturbed(whole)
     deaths: Counter[str] = Counter()
     runs = servers = 0
     while _processes(deaths) < kills:
         place = folder / f"troubled-{runs}"
+        kind = make(place)
+        kind.begin()
         with Federation(place / "flower", ENVIRONMENT) as flower:
-            mortals = Mortals(flower, place / "run", place / "states", random)
+            mortals = Mortals(flower, kind, place / "run", random)
             mortals.start()
             while not mortals.has_ended and _processes(deaths + mortals.deaths) < kills:
                 mortals.live_on()
@@ -192,8 +269,8 @@ def campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
         runs, servers = runs + 1, servers + mortals.runs
         shutil.rmtree(place)
     return {
-        "campaign": "kill flower", "seed": seed, "kills": _processes(deaths), "at": dict(deaths),
-        "runs": runs, "rounds": int(runs * ROUNDS), "servers": servers, "identical": True,
+        "campaign": make.name, "seed": seed, "kills": _processes(deaths), "at": dict(deaths),
+        "runs": runs, "rounds": int(runs * make.rounds), "servers": servers, "identical": True,
     }  # fmt: skip
 
 

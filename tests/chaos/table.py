@@ -92,6 +92,7 @@ ROWS: dict[str, tuple[str, Callable[[list[Line]], tuple[str, str]]]] = {
     "kill clients": ("kill-clients", kills),
     "kill simulator": ("kill-simulator", kills),
     "kill flower": ("kill-flower", flower_kills),
+    "kill secure": ("kill-secure", flower_kills),
     "network": ("network", network),
     "damage": ("damage", damage),
     "disk": ("disk", disk),

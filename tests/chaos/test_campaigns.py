@@ -137,8 +137,9 @@ def test_bad_disks():
 
 
 @pytest.mark.federation
-def test_flowers_own_processes_are_killed():
-    found = campaign("kill-flower")
+@pytest.mark.parametrize("name", ["kill-flower", "kill-secure"])
+def test_flowers_own_processes_are_killed(name):
+    found = campaign(name)
     assert found["kills"] >= 3
     assert found["identical"]
 

@@ -6,18 +6,18 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
+import torch
 from flower.fakegrid import FakeGrid
 from flower.federations import config
+from flower.phases import asked, phase_of
+from flower.watched import check_sum
 
-from fetchsgd.exchange.messages import ResendRequest, SecureCall, SecureReply, SecureWork
+from fetchsgd.exchange.messages import ResendRequest, SecureReply
 from fetchsgd.flower.keys import make_identities
 from fetchsgd.flower.protocol import from_records
 from fetchsgd.flower.secure import attempt, work
-from fetchsgd.secure.frames import Kind, read_header
+from fetchsgd.sums import ModularRound
 
-PHASES = ("advertise", "share", "mask", "agree", "reveal")
-ASKS = (Kind.INVITATION, Kind.ROSTER, Kind.DELIVERY, Kind.SURVIVORS, Kind.REQUEST)
 CLIENTS = 12
 
 
@@ -58,20 +58,6 @@ def node_config(out, client):
         "directory": str(keys / "directory.json"),
         "state": str(out.parent / "state"),
     }
-
-
-def asked(message):
-    """The protocol's message in one of the server's, and the round; None for a greeting."""
-    if message.metadata.message_type == "query":
-        return None
-    content = from_records(message.content, SecureCall, SecureWork)
-    payload = content.parts()[1] if isinstance(content, SecureWork) else content.payload
-    return content.round, payload
-
-
-def phase_of(message):
-    found = asked(message)
-    return None if found is None else ASKS.index(read_header(found[1])[0])
 
 
 def silent_from(phase, times=10**9):
@@ -127,9 +113,7 @@ class Sums:
         assert self.found
         for terms, found in self.found:
             plain = [self.plain[terms.round, client] for client in found.clients]
-            cells = sum(levels.astype(np.uint64) for levels, _ in plain) % (1 << terms.bits)
-            assert np.array_equal(found.cells, cells)
-            assert np.array_equal(found.totals, np.stack([totals for _, totals in plain]).sum(0))
+            check_sum(terms.bits, found.cells, found.totals, plain)
 
     @property
     def places(self):
@@ -138,3 +122,37 @@ class Sums:
     @property
     def clients(self):
         return [found.clients for _, found in self.found]
+
+
+class Opened:
+    """Looks on: every sum that a server opens, in a federation or a simulation.
+
+    Its residues, what its clients weigh, the step, and the mean that is read from them.
+    """
+
+    def __init__(self, monkeypatch):
+        self.sums, open = [], ModularRound.open
+
+        def seen_open(quantiser, levels, weight, layout, arrived=None):
+            found = open(quantiser, levels, weight, layout, arrived)
+            step = quantiser.step_on(levels.device).clone()
+            self.sums.append((levels % (1 << quantiser.bits), int(weight), step, found.mean))
+            return found
+
+        monkeypatch.setattr(ModularRound, "open", seen_open)
+
+    def take(self):
+        """Those since the last time."""
+        found, self.sums = self.sums, []
+        return found
+
+
+def same_sums(found, expected):
+    """Of several rounds, to the bit."""
+    assert len(found) == len(expected)
+    for round, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        cells, weight, step, mean = ours
+        assert torch.equal(cells, theirs[0]), f"{(cells != theirs[0]).sum()} cells, round {round}"
+        assert weight == theirs[1]
+        assert torch.equal(step, theirs[2])
+        assert torch.equal(mean, theirs[3])

@@ -3,19 +3,19 @@
 Several ways, such as "nan-scaled", are taken in turn, one in each round.
 """
 
-import time
 from dataclasses import replace
 
 import torch
+from flower.watched import stand_still, watch_client
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
-from fetchsgd.exchange.messages import SecureWork
 from fetchsgd.flower import client
 from fetchsgd.flower.protocol import HEADER, PAYLOAD, STYPE, WIRE, payload_of
 from fetchsgd.wire import Floats, SketchTable, decode, encode
 
+watch_client()
 app = ClientApp()
 
 
@@ -40,11 +40,9 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     ways = str(context.node_config.get("behave", "well")).split("-")
     way = ways[int(message.metadata.group_id) % len(ways)]  # of this round
-    if way == "stuck" and message.content[HEADER]["kind"] == SecureWork.kind:
-        print("stuck", flush=True)
-        time.sleep(600)
+    stand_still(message, context.node_config["partition-id"])
     reply = client.train(message, context)
-    if way in ("well", "stuck") or PAYLOAD not in reply.content:
+    if way == "well" or PAYLOAD not in reply.content:
         return reply
     if way == "unreadable":
         reply.content["extra"] = NotProtobuf()
