@@ -272,6 +272,37 @@ def test_what_presets_reached_is_what_was_measured(told):
     assert mean_of(*told) in (ROOT / "docs/fewer-bytes.md").read_text()
 
 
+HALF = {"method.decode": "unbiased", "train.average": None}
+WHOLE = {"download.step": 0.1}
+PRIVATE = [
+    ("femnist", 8.0, 16_000, 0.0, 0.2, {}, "| 8 | {} |"),
+    ("femnist", 8.0, 8_000, 0.0, 0.2, {}, "| {}, no momentum | 50"),
+    ("femnist", 3.0, 16_000, 0.0, 0.05, {}, "| 3 | {} |"),
+    ("femnist", 3.0, 8_000, 0.5, 0.03, WHOLE, "| {}, momentum 0.5, whole steps |"),
+    ("cifar10", 8.0, 8_000, 0.0, 0.4, {}, "no momentum | {} |"),
+    ("cifar10", 8.0, 4_000, 0.75, 0.125, WHOLE, "| **{}**, momentum 0.75 |"),
+    ("cifar10", 3.0, 8_000, 0.0, 0.4, {}, "whole steps | {} |"),
+    ("cifar10", 3.0, 4_000, 0.5, 0.2, WHOLE, "| **{}**, momentum 0.5 |"),
+    ("cifar10", 1.0, 8_000, 0.0, 0.2, {}, "| diverged | **{}** |"),
+    ("cifar10", 1.0, 4_000, 0.5, 0.1, WHOLE, "| {}, momentum 0.5 |"),
+]
+
+
+@pytest.mark.parametrize("told", PRIVATE, ids=str)
+def test_accuracy_over_epsilon_is_what_was_measured(told):
+    """Over seeds 0 to 4; those above chose the rates."""
+    task, epsilon, cols, momentum, peak, more, cell = told
+    settings = {"privacy.epsilon": epsilon, "method.cols": cols, "method.momentum": momentum}
+    settings |= {"schedule.peak": peak, "download.step": None, **HALF, **more}
+    values = [
+        run.value
+        for run in find_runs([ROOT / f"results/{task}-private.jsonl"])
+        if run.seed < 5 and all(run.settings.get(k) == v for k, v in settings.items())
+    ]
+    assert len(values) == 5
+    assert cell.format(f"{100 * fmean(values):.1f} %") in (ROOT / "docs/privacy.md").read_text()
+
+
 def test_what_a_smaller_k_costs_is_what_was_measured():
     runs = {run: [] for run in ("small", "tiny")}
     for run in find_runs([ROOT / f"results/{TODAY}.jsonl"]):
