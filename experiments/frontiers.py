@@ -1,18 +1,34 @@
 """Accuracy against bytes for several files of results: how far each generation of settings goes.
 
-    python experiments/frontiers.py --out results/cifar10-frontier.png \
-        --group "the paper's method" results/cifar10-paper.jsonl fetchsgd-paper \
-        --group "0.1: few bits" results/cifar10-low-bit.jsonl fetchsgd-paper,true_topk \
-        --group "0.2: the server sees only sums" results/cifar10-frontier.jsonl fetchsgd \
-        --group "0.2: it sees each message" results/cifar10-frontier.jsonl uncompressed,true_topk
+    F=results/cifar10
+    python experiments/frontiers.py --out $F-frontier.png --level $F-paper.jsonl \
+        --group "the paper's method" $F-paper.jsonl fetchsgd-paper \
+        --group "0.1: few bits" $F-low-bit.jsonl fetchsgd-paper,true_topk \
+        --group "0.2: the server sees only sums" \
+            $F-frontier.jsonl,$F-cohorts.jsonl,$F-sums.jsonl fetchsgd \
+        --group "0.2: it sees each message" $F-frontier.jsonl uncompressed,true_topk
+    F=results/femnist
+    python experiments/frontiers.py --out $F-frontier.png --level $F-standin.jsonl --floor 0.8 \
+        --group "the paper's method" $F-standin.jsonl fetchsgd-paper \
+        --group "local top-k" $F-standin.jsonl local_topk \
+        --group "the server sees only sums" $F-frontier.jsonl,$F-sums.jsonl fetchsgd \
+        --group "it sees each message" $F-frontier.jsonl uncompressed,true_topk
+    F=results/personachat
+    python experiments/frontiers.py --out $F-frontier.png --level $F-lora.jsonl \
+        --group "the paper's method" $F-frontier.jsonl fetchsgd-paper \
+        --group "true top-k" $F-frontier.jsonl,$F-lora.jsonl true_topk \
+        --group "the server sees only sums" $F-frontier.jsonl fetchsgd \
+        --group "it sees each message" $F-frontier.jsonl uncompressed
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
-its group beats in both accuracy and compression. The level is the mean of all uncompressed runs.
+its group beats in both the metric and compression. The level is the mean of the uncompressed runs
+of a file. Adapters (LoRA) are left out: their compression is against themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -24,17 +40,27 @@ from fetchsgd.report.runs import Run, find_runs
 
 COLOURS = ("0.45", "#0072b2", "#009e73", "#d55e00")
 PANELS = {"upload": "upload compression", "overall": "overall compression"}
-FLOOR = 0.6  # accuracies below this one are not drawn
+TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 class Point(NamedTuple):
-    """A setting: how much it compresses, and what it reaches."""
+    """A setting: how much it compresses, and what it reaches. A perplexity is negative."""
 
     compression: float
     value: float
 
 
-def points(runs: list[Run], panel: str) -> list[Point]:
+def runs_of(files: str, methods: str) -> list[Run]:
+    """Those of some methods, in files with commas between them."""
+    found = find_runs([Path(file) for file in files.split(",")])
+    return [
+        run
+        for run in found
+        if run.method in methods.split(",") and not run.settings.get("task.lora_rank")
+    ]
+
+
+def points(runs: list[Run], panel: str, floor: float) -> list[Point]:
     """The mean over seeds of each setting of which no run diverged."""
     by_setting = defaultdict(list)
     for run in runs:
@@ -49,7 +75,7 @@ def points(runs: list[Run], panel: str) -> list[Point]:
         Point(fmean(_compression(run, panel) for run in group), fmean(_value(run) for run in group))
         for group in kept
     ]
-    return sorted(point for point in found if point.value >= FLOOR)
+    return sorted(point for point in found if point.value >= floor)
 
 
 def frontier(found: list[Point]) -> list[Point]:
@@ -69,7 +95,7 @@ def _compression(run: Run, panel: str) -> float:
 
 def _value(run: Run) -> float:
     assert run.value is not None
-    return run.value
+    return run.value if run.higher_is_better else -run.value
 
 
 def main() -> None:
@@ -77,33 +103,43 @@ def main() -> None:
     parser.add_argument(
         "--group", nargs=3, action="append", required=True, metavar=("LABEL", "FILE", "METHODS")
     )
+    parser.add_argument("--level", required=True, metavar="FILE")
+    parser.add_argument("--floor", type=float, default=0.6, help="accuracies below are left out")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    shape, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained", sharey=True)
-    plain: dict[tuple[str, int], float] = {}  # by file and seed
-    for colour, (label, file, methods) in zip(COLOURS, options.group, strict=False):
-        runs = find_runs([Path(file)])
-        sgd = [run for run in runs if run.method == "uncompressed" and run.value]
-        whole = [run for run in sgd if _compression(run, "upload") < 1.01]
-        plain |= {(file, run.seed): _value(run) for run in whole}
-        chosen = [run for run in runs if run.method in methods.split(",")]
+    shape, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=True)
+    plain = [
+        run
+        for run in runs_of(options.level, "uncompressed")
+        if run.can_be_drawn("upload", "wire") and _compression(run, "upload") < 1.01
+    ]
+    better = plain[0].higher_is_better
+    floor = options.floor if better else -math.inf
+
+    def shown(found: list[Point]) -> tuple[list[float], list[float]]:
+        values = [100 * point.value if better else -point.value for point in found]
+        return [point.compression for point in found], values
+
+    for colour, (label, files, methods) in zip(COLOURS, options.group, strict=False):
+        chosen = runs_of(files, methods)
         for panel, ax in zip(PANELS, axes, strict=True):
-            found = points(chosen, panel)
-            ax.plot(*zip(*[(p.compression, 100 * p.value) for p in found], strict=True),
-                    "o", color=colour, alpha=0.35, markersize=4)  # fmt: skip
-            line = [(p.compression, 100 * p.value) for p in frontier(found)]
-            ax.plot(*zip(*line, strict=True), "o-", color=colour, label=label, markersize=5)
-    level = fmean(plain.values())
+            found = points(chosen, panel, floor)
+            ax.plot(*shown(found), "o", color=colour, alpha=0.35, markersize=4)
+            ax.plot(*shown(frontier(found)), "o-", color=colour, label=label, markersize=5)
+    (level,) = shown([Point(1.0, fmean(map(_value, plain)))])[1]
     for title, ax in zip(PANELS.values(), axes, strict=True):
         ax.set_xscale("log")
-        ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if t <= ax.get_xlim()[1]]
-        ax.set_xticks(ticks, [f"{t}×" for t in ticks])
+        ticks = [tick for tick in TICKS if tick <= ax.get_xlim()[1]]
+        ax.set_xticks(ticks, [f"{tick}×" for tick in ticks], fontsize=8)
         ax.minorticks_off()
         ax.set_xlabel(f"{title}, on the wire")
         ax.grid(alpha=0.3)
-        ax.axhline(100 * level, color="0.3", linestyle=":", label="uncompressed")
-    axes[0].set_ylabel("test accuracy, %")
-    axes[1].legend(frameon=False, fontsize=8, loc="lower right")
+        ax.axhline(level, color="0.3", linestyle=":", label="uncompressed")
+    if not better:
+        axes[0].invert_yaxis()  # the best is above on every figure
+    axes[0].set_ylabel("test accuracy, %" if better else plain[0].metric)
+    entries = axes[0].get_legend_handles_labels()
+    shape.legend(*entries, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     shape.savefig(options.out, dpi=160)
 
 

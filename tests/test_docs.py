@@ -246,6 +246,49 @@ def test_which_settings_when_is_what_was_measured(told):
     assert mean_of(*told) in table
 
 
+def reached(file, method, settings):
+    """The metric, and how much was compressed, over the seeds of a setting, as a table says it."""
+    found = [
+        run
+        for run in find_runs([ROOT / f"results/{file}.jsonl"])
+        if run.method == method and all(run.settings.get(k) == v for k, v in settings.items())
+    ]
+    assert len({run.seed for run in found}) == len(found) > 0
+    value = fmean(run.value for run in found)
+    ratios = (fmean(run.compression(kind, "wire") for run in found) for kind in KINDS)
+    told = f"{100 * value:.1f} %" if found[0].higher_is_better else f"{value:.2f}"
+    return told, *(f"{ratio:.3g}x" for ratio in ratios)
+
+
+KINDS = ("upload", "overall")
+FAST, PLAIN = {"schedule.peak": 0.003}, {"download.step": None}
+MODULAR = {"upload.sum": "modular"}
+FEW_CLIENTS = [
+    ("femnist-frontier", "uncompressed", {"upload.density": 0.01}, "{} at {} up and {} overall"),
+    ("femnist-frontier", "fetchsgd",
+     {"method.mask_momentum": False, "method.cols": 5_000_000}, "{} at {} up"),
+    ("femnist-sums", "fetchsgd", {"upload.sum_bits": 6}, "{} at {}"),
+    ("femnist-standin", "fetchsgd-paper", {"method.k": 200_000, "method.cols": 5_000_000},
+     "`paper`: {} at {} up"),
+    ("femnist-standin", "uncompressed", {"train.epochs": 1.0}, "uncompressed: {}"),
+    ("personachat-frontier", "uncompressed", FAST, "{} at {} up and {} overall"),
+    ("personachat-frontier", "fetchsgd", {"method.cols": 12_400_000, **FAST, **PLAIN},
+     "{} at {} up"),
+    ("personachat-frontier", "fetchsgd", {"method.cols": 1_240_000, **FAST}, "{} at {}"),
+    ("personachat-frontier", "fetchsgd", MODULAR, "{} at {} up and {} overall"),
+    ("personachat-frontier", "fetchsgd-paper", {}, "`paper`: {} at {} up"),
+    ("personachat-lora", "uncompressed", {"task.lora_rank": 0}, "uncompressed: {}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", FEW_CLIENTS, ids=str)
+def test_few_clients_a_round_is_what_was_measured(told):
+    page = (ROOT / "docs/results.md").read_text()
+    table = page.split("With few clients a round and large models")[1].split("\n- ")[0]
+    *where, words = told
+    assert words.format(*reached(*where)) in table
+
+
 FEW = {"method.revisit": 2.0, "upload.density": 0.03}
 SMALL, TINY = ({"method.k": k, **FEW} for k in (20_000, 5_000))
 REACHED = [
