@@ -37,6 +37,8 @@ SERVERS, A_NODE, CLIENTAPP = {"superlink": 0.5, "serverapp": 0.5}, 0.4, {"client
 NOT_YET = "Connection to the SuperLink is unavailable"  # it listens before it answers
 FOLDER, ENDED = "a node's folder", "a node ended by itself"  # no deaths by our hand
 SUBMITTED = "Successfully started run"  # from then on only its log can be lost
+# Flower starts a ServerApp again that died before it had begun: then two serve, and one refuses.
+BUSY, BUSY_PAUSE = "is training in", 10.0
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,10 @@ class Mortals:
             process, log = self.flower.processes[self.run_name], self.flower.log(self.run_name)
             if process.poll() is None or self.has_ended:
                 continue
-            assert NOT_YET in log, f"the run has ended: {self.told()}"
-            if SUBMITTED not in log:
+            assert NOT_YET in log or BUSY in log, f"the run has ended: {self.told()}"
+            if BUSY in log:
+                time.sleep(BUSY_PAUSE)
+            if not self.has_ended and (BUSY in log or SUBMITTED not in log):
                 self._start_run()
 
     def _supervise(self) -> None:

@@ -69,12 +69,16 @@ def test_a_client_killed_as_it_masks_and_the_server_after_it(tmp_path):
             federation.flwr("supernode", "register", str(keys / f"node-{node}.pub"), "here")
         for client in range(clients):
             members.start(federation, client)
-        is_held, go_on = watched.hold(0, "mask", 4)
+        _, let_another_go_on = watched.hold(0, "mask", 3)  # or the phase might be over before
+        is_held, _ = watched.hold(0, "mask", 4)
         federation.start_run(APP, given)
         wait_for(is_held, "the masks of round 0", federation)
         federation.kill("node4")
-        go_on()
+        is_back, go_on = watched.hold(0, "mask", 4)
         members.start(federation, 4, node=5)
+        wait_for(is_back, "the client on its other node", federation)
+        go_on()
+        let_another_go_on()
         masked = "phase mask: 5 of 5 clients have answered"
         wait_for(lambda: masked in federation.log("run"), "the next phase", federation)
         assert federation.kill_server()

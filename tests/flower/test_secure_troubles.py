@@ -14,11 +14,13 @@ from flower.phases import PHASES, phase_of
 from flower.secretly import (
     Sums,
     changed_in,
+    node_config,
     own_folder,
     quick_folder,
     secret_federation,
     silent_from,
 )
+from flwr.app import Error, Message
 
 from fetchsgd.errors import UserError
 from fetchsgd.exchange.messages import SecureWork
@@ -189,6 +191,36 @@ def test_a_client_that_restarts_goes_on_in_the_same_round(phase, folder, sums):
     assert sums.clients == [(0, 1, 2, 3, 4, 5)]
     assert counts(result)["left"] >= 1
     assert counts(result)["too_few"] == 0
+
+
+def test_a_node_that_is_missed_late_is_not_its_client(folder, sums):
+    """Killed and started anew, as another node: the old one fails while the new one is at work."""
+    grid, new = secret_federation(folder / "run", **SIX), []
+    old = grid.nodes[103]
+
+    def die(message, reply):
+        if phase_of(message) != 2:
+            return reply
+        old.delay = 12  # looks
+        return Message(Error(5, "Node Unavailable"), reply_to=message)
+
+    def train_for_long(message, reply):
+        grid.nodes[new[0]].delay = 30 if phase_of(message) == 2 else 0
+        return reply
+
+    def restart():
+        if not new and grid.kinds.count((103, "train")) == 3:
+            old.online = False
+            new.append(grid.add(3, config=node_config(folder / "run", 3), behave=train_for_long))
+
+    old.behave, grid.before_look = die, restart
+    grid.run_config.update({"federation.phase_deadline": 60.0, "federation.deadline": 60.0})
+    result = train(grid)
+    sums.check()
+    assert new
+    assert sums.clients == [(0, 1, 2, 3, 4, 5)]
+    assert counts(result)["failed"] == 1
+    assert counts(result)["silent"] == 0
 
 
 def test_what_is_left_of_a_dropped_round_is_deleted_once_the_run_is_further(folder):

@@ -80,10 +80,14 @@ class Watched:
         self.folder, self.environment = folder, {FOLDER: str(folder)}
 
     def hold(self, round, phase, client):
-        """Before the client is asked; returns whether it stands there, and what lets it go on."""
+        """Before the client is asked; returns whether it stands there, and what lets it go on.
+
+        Once more for one that was killed there: whether it stands there again.
+        """
         name = f"{round}-{phase}-{client}"
         hold, held = self.folder / f"hold-{name}", self.folder / f"held-{name}"
         hold.touch()
+        held.unlink(missing_ok=True)
         return held.exists, hold.unlink
 
     def sums(self):

@@ -123,11 +123,7 @@ class Attempt:
                 self._welcome(joined)
             return
         if reply.failure:
-            self.waiting.discard(client)
-            self.events.count("failed")
-            log.warning(
-                "client %d drops out of round %d: %s", client, self.terms.round, reply.failure
-            )
+            self._fail(client, reply.failure)
             return
         try:
             self._read(client, reply)
@@ -138,6 +134,16 @@ class Attempt:
                 "client %d is rejected in round %d (%s): %s",
                 client, self.terms.round, error.reason, error,
             )  # fmt: skip
+
+    def _fail(self, client: int, reason: str) -> None:
+        """A node that was killed fails when Flower misses it: its client may be back by then."""
+        self.events.count("failed")
+        again = (self.all.node_of.get(client), client) in self.all.transport.busy()
+        if again or client in self.server.answered:
+            log.info("a message to client %d in round %d is lost", client, self.terms.round)
+            return
+        self.waiting.discard(client)
+        log.warning("client %d drops out of round %d: %s", client, self.terms.round, reason)
 
     def _welcome(self, client: int) -> None:
         """It may have restarted, and goes on from what it has on its disk."""
