@@ -37,7 +37,8 @@ from fetchsgd.sketch.windows import SlidingWindow
 # With one hash for the whole run and long blocks neighbours err together: on CIFAR10 at 20 weights
 # to a cell all runs with blocks of 64 and more diverged, most with 16, and none with 4 or 1
 # (experiments/cifar10/blocks.toml). With a fresh hash in every round they do not: blocks of 1 to
-# 256 on digits, and of 4 to 1024 on CIFAR10, differ by no more than seeds do (rows_and_blocks.toml).
+# 256 on digits, and of 4 to 1024 on CIFAR10, differ by no more than seeds do
+# (rows_and_blocks.toml of both).
 SAFE_BLOCK = {"fixed": 4, "fresh": 16}
 ONE_ROW = (
     "method.error_reset = 'subtract' diverges with one row: all coordinates of a cell tie, and "
