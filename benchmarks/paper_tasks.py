@@ -71,8 +71,10 @@ def images(
     inputs = torch.randint(256, (number, *shape), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (number,), generator=generator)
     data = ClientData(inputs, labels, np.concatenate([[0], np.cumsum(sizes)]))
-    test = inputs[:2000], labels[:2000]
-    return Task(name, data, *test, model, cross_entropy, is_correct, augment=augment, preset=preset)
+    return Task(
+        name=name, train=data, test_inputs=inputs[:2000], test_targets=labels[:2000], model=model,
+        loss=cross_entropy, quality=is_correct, augment=augment, preset=preset,
+    )  # fmt: skip
 
 
 def chat_like(seed: int = 0) -> Task:
