@@ -6,7 +6,13 @@
         --group "0.1: few bits" $F-low-bit.jsonl fetchsgd-paper,true_topk \
         --group "0.2: the server sees only sums" \
             $F-frontier.jsonl,$F-cohorts.jsonl,$F-sums.jsonl fetchsgd \
-        --group "0.2: it sees each message" $F-frontier.jsonl uncompressed,true_topk
+        --group "0.2: it sees each message" \
+            $F-frontier.jsonl,$F-cohorts.jsonl uncompressed,true_topk
+    F=results/cifar100
+    python experiments/frontiers.py --out $F-frontier.png --level $F-paper.jsonl --floor 0.3 \
+        --group "the paper's method" $F-paper.jsonl fetchsgd-paper \
+        --group "the server sees only sums" $F-frontier.jsonl fetchsgd \
+        --group "it sees each message" $F-frontier.jsonl uncompressed,true_topk
     F=results/femnist
     python experiments/frontiers.py --out $F-frontier.png --level $F-standin.jsonl --floor 0.8 \
         --group "the paper's method" $F-standin.jsonl fetchsgd-paper \
@@ -22,7 +28,7 @@
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
 its group beats in both the metric and compression. The level is the mean of the uncompressed runs
-of a file. Adapters (LoRA) are left out: their compression is against themselves.
+of a file; no such run is a point. Adapters (LoRA) are left out: their compression is against themselves.
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ from fetchsgd.report.runs import Run, find_runs
 
 COLOURS = ("0.45", "#0072b2", "#009e73", "#d55e00")
 PANELS = {"upload": "upload compression", "overall": "overall compression"}
+NONE = 1.02  # what a run that is not compressed may seem to be
 TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -58,6 +65,10 @@ def runs_of(files: str, methods: str) -> list[Run]:
         for run in found
         if run.method in methods.split(",") and not run.settings.get("task.lora_rank")
     ]
+
+
+def compresses(run: Run) -> bool:
+    return not run.can_be_drawn("upload", "wire") or _compression(run, "overall") > NONE
 
 
 def points(runs: list[Run], panel: str, floor: float) -> list[Point]:
@@ -111,7 +122,7 @@ def main() -> None:
     plain = [
         run
         for run in runs_of(options.level, "uncompressed")
-        if run.can_be_drawn("upload", "wire") and _compression(run, "upload") < 1.01
+        if run.can_be_drawn("upload", "wire") and _compression(run, "upload") < NONE
     ]
     better = plain[0].higher_is_better
     floor = options.floor if better else -math.inf
@@ -121,7 +132,7 @@ def main() -> None:
         return [point.compression for point in found], values
 
     for colour, (label, files, methods) in zip(COLOURS, options.group, strict=False):
-        chosen = runs_of(files, methods)
+        chosen = [run for run in runs_of(files, methods) if compresses(run)]
         for panel, ax in zip(PANELS, axes, strict=True):
             found = points(chosen, panel, floor)
             ax.plot(*shown(found), "o", color=colour, alpha=0.35, markersize=4)

@@ -273,3 +273,23 @@ def test_sums_modulo_are_low_bit_and_tell_what_is_unusual_alone():
 def test_what_is_usual_of_sums_is_their_default():
     defaults = {f"upload.{field.name}": field.default for field in fields(Modular)}
     assert defaults == USUAL_SUMS | {"upload.sum_bits": 8}
+
+
+@pytest.mark.parametrize(
+    ("upload", "who"),
+    [
+        ({}, "clients"),
+        ({"bits": 32}, "clients"),
+        ({"bits": 4}, "auto"),
+        ({"bits": 32, "sum": "modular"}, "auto"),
+        ({"quantiser": "shared_step", "density": 0.01}, "auto"),
+    ],
+)
+def test_weights_decayed_by_whoever_suits_are_decayed_by_clients_who_send_floats(upload, who):
+    """As `Setup` decides: runs that say so and runs that leave it open are the same."""
+    found = compared_settings({"train": {"weight_decay_by": "auto"}, "upload": upload})
+    assert found["train.weight_decay_by"] == who
+    if who == "clients":
+        assert found == compared_settings(
+            {"train": {"weight_decay_by": "clients"}, "upload": upload}
+        )

@@ -23,6 +23,8 @@ QUANTISER, _OURS = "upload.quantiser", "bits"
 PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
 SUM, _PLAIN = "upload.sum", "plain"
+# Left to us, clients decay weights themselves wherever messages are not rounded.
+DECAY = "train.weight_decay_by"
 # Options of sums modulo 2^b; but for the bits, one that is as usual says nothing about a run.
 USUAL_SUMS = {
     "upload.wrap_probability": 1e-3,
@@ -132,7 +134,14 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, (other, value) in decided.items():  # in an order in which no one is dropped too late
         if full.get(other) != value:
             full.pop(key, None)
+    if full.get(DECAY) == "auto" and _sends_floats(full):
+        full[DECAY] = "clients"
     return full
+
+
+def _sends_floats(settings: Mapping[str, Any]) -> bool:
+    """Whether clients send their numbers as they are."""
+    return settings.get("upload.bits") == 32 and not {QUANTISER, SUM} & settings.keys()
 
 
 def _is_ours(settings: Mapping[str, Any], key: str) -> bool:
