@@ -20,7 +20,7 @@
         --group "the server sees only sums" $F-frontier.jsonl,$F-sums.jsonl fetchsgd \
         --group "it sees each message" $F-frontier.jsonl uncompressed,true_topk
     F=results/personachat
-    python experiments/frontiers.py --out $F-frontier.png --level $F-lora.jsonl \
+    python experiments/frontiers.py --out $F-frontier.png --level $F-lora.jsonl --ceiling 100 \
         --group "the paper's method" $F-frontier.jsonl fetchsgd-paper \
         --group "true top-k" $F-frontier.jsonl,$F-lora.jsonl true_topk \
         --group "the server sees only sums" $F-frontier.jsonl fetchsgd \
@@ -28,7 +28,8 @@
 
 A point is the mean over the seeds of one setting, on the wire; a line joins those that no other of
 its group beats in both the metric and compression. The level is the mean of the uncompressed runs
-of a file; no such run is a point. Adapters (LoRA) are left out: their compression is against themselves.
+of a file; no such run is a point. Adapters (LoRA) are left out: their compression is against
+themselves.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def compresses(run: Run) -> bool:
 
 
 def points(runs: list[Run], panel: str, floor: float) -> list[Point]:
-    """The mean over seeds of each setting of which no run diverged."""
+    """The mean over seeds of each setting of which no run diverged, or is below the floor."""
     by_setting = defaultdict(list)
     for run in runs:
         setting = {k: v for k, v in run.settings.items() if k != "train.seed"}
@@ -80,13 +81,13 @@ def points(runs: list[Run], panel: str, floor: float) -> list[Point]:
     kept = [
         group
         for group in by_setting.values()
-        if all(run.can_be_drawn(panel, "wire") for run in group)
+        if all(run.can_be_drawn(panel, "wire") and _value(run) >= floor for run in group)
     ]
     found = [
         Point(fmean(_compression(run, panel) for run in group), fmean(_value(run) for run in group))
         for group in kept
     ]
-    return sorted(point for point in found if point.value >= floor)
+    return sorted(found)
 
 
 def frontier(found: list[Point]) -> list[Point]:
@@ -115,7 +116,12 @@ def main() -> None:
         "--group", nargs=3, action="append", required=True, metavar=("LABEL", "FILE", "METHODS")
     )
     parser.add_argument("--level", required=True, metavar="FILE")
-    parser.add_argument("--floor", type=float, default=0.6, help="accuracies below are left out")
+    parser.add_argument(
+        "--floor", type=float, default=0.6, help="settings with an accuracy below are left out"
+    )
+    parser.add_argument(
+        "--ceiling", type=float, default=math.inf, help="or with a perplexity above"
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     shape, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=True)
@@ -125,7 +131,7 @@ def main() -> None:
         if run.can_be_drawn("upload", "wire") and _compression(run, "upload") < NONE
     ]
     better = plain[0].higher_is_better
-    floor = options.floor if better else -math.inf
+    floor = options.floor if better else -options.ceiling
 
     def shown(found: list[Point]) -> tuple[list[float], list[float]]:
         values = [100 * point.value if better else -point.value for point in found]

@@ -35,8 +35,11 @@ class Row(NamedTuple):
     settings: dict[str, Any]
 
 
+LARGE_ROUNDS, SMALL_ROUNDS = ({"train.clients_per_round": n} for n in (100, 25))
 ROWS = (
     Row("uncompressed SGD", "cifar10-paper", "uncompressed", {}),
+    Row("uncompressed SGD, 25 clients a round", "cifar10-cohorts", "uncompressed",
+        {"upload.bits": 32}),
     Row("FedAvg", "cifar10-paper", "fedavg", {}),
     Row("local top-k with momentum, k = 650,000", "cifar10-paper", "local_topk",
         {"method.k": 650_000, "method.momentum": 0.9}),
@@ -48,13 +51,15 @@ ROWS = (
         {"method.cols": 650_000}),
     Row("**ours, sums only**: fresh hashes, 20x up", "cifar10-frontier", "fetchsgd",
         {"method.cols": 325_000}),
-    Row("**ours, sums only**: and 25 clients a round instead of 100", "cifar10-cohorts", "fetchsgd",
-        {"method.cols": 325_000}),
-    Row("**ours, secure sums** modulo 2^8, 40x up", "cifar10-sums", "fetchsgd",
-        {"method.cols": 650_000, "method.k": 0, "upload.sum_bits": 8}),
-    Row("**ours, secure sums** modulo 2^8, 75x up", "cifar10-sums", "fetchsgd",
-        {"method.cols": 340_000, "method.k": 0, "upload.sum_bits": 8}),
+    Row("**ours, sums only**: the same, 25 clients a round", "cifar10-cohorts", "fetchsgd",
+        {"method.cols": 325_000, **SMALL_ROUNDS}),
+    *(Row(f"**ours, secure sums** modulo 2^8, {up}x up{more}", "cifar10-sums", "fetchsgd",
+          {"method.cols": cols, "method.k": 0, "upload.sum_bits": 8, **rounds})
+      for up, cols in ((40, 650_000), (75, 340_000))
+      for more, rounds in (("", LARGE_ROUNDS), (", 25 clients a round", SMALL_ROUNDS))),
     Row("**ours, messages seen**: one step for all", "cifar10-frontier", "uncompressed", {}),
+    Row("**ours, messages seen**: the same, 25 clients a round", "cifar10-cohorts", "uncompressed",
+        {"upload.density": 0.018}),
     Row("**ours, messages seen**: and k = 10,000", "cifar10-frontier", "true_topk",
         {"method.k": 10_000}),
     Row("**ours, messages seen**: and k = 5,000", "cifar10-frontier", "true_topk",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
 from fetchsgd.report import find_runs
-from fetchsgd.report.groups import distinguishing_settings, group_by_task
+from fetchsgd.report.groups import differing_settings, distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
 from fetchsgd.report.settings import (
     PAPERS_FORM,
@@ -276,20 +277,42 @@ def test_what_is_usual_of_sums_is_their_default():
 
 
 @pytest.mark.parametrize(
-    ("upload", "who"),
+    ("upload", "alike"),
     [
-        ({}, "clients"),
-        ({"bits": 32}, "clients"),
-        ({"bits": 4}, "auto"),
-        ({"bits": 32, "sum": "modular"}, "auto"),
-        ({"quantiser": "shared_step", "density": 0.01}, "auto"),
+        ({}, True),
+        ({"bits": 32}, True),
+        ({"bits": 4}, False),
+        ({"bits": 32, "sum": "modular"}, False),
+        ({"quantiser": "shared_step", "density": 0.01}, False),
     ],
 )
-def test_weights_decayed_by_whoever_suits_are_decayed_by_clients_who_send_floats(upload, who):
-    """As `Setup` decides: runs that say so and runs that leave it open are the same."""
-    found = compared_settings({"train": {"weight_decay_by": "auto"}, "upload": upload})
-    assert found["train.weight_decay_by"] == who
-    if who == "clients":
-        assert found == compared_settings(
-            {"train": {"weight_decay_by": "clients"}, "upload": upload}
+def test_weight_decay_by_whoever_suits_is_that_by_clients_who_send_floats(upload, alike):
+    """As `Setup` decides. Runs of older versions say `clients`."""
+    auto, clients, server = (
+        compared_settings({"train": {"weight_decay_by": who}, "upload": upload})
+        for who in ("auto", "clients", "server")
+    )
+    assert (auto == clients) == alike
+    assert auto != server != clients
+
+
+@pytest.mark.parametrize(
+    ("told", "differs"),
+    [
+        ([("auto", 32), ("auto", 4)], False),
+        ([("clients", 32), ("auto", 32), ("auto", 4)], False),
+        ([("clients", 32), ("auto", 32), ("clients", 4)], False),
+        ([("auto", 32), ("clients", 4), ("auto", 4)], True),
+        ([("auto", 32), ("server", 32)], True),
+    ],
+)
+def test_who_decays_weights_is_shown_where_runs_differ_in_it(told, differs):
+    runs = [
+        SimpleNamespace(
+            settings=compared_settings(
+                {"train": {"weight_decay_by": who}, "upload": {"bits": bits}}
+            )
         )
+        for who, bits in told
+    ]
+    assert ("train.weight_decay_by" in differing_settings(runs)) == differs

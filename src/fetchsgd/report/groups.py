@@ -15,7 +15,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError
 from fetchsgd.report.runs import FINISHED, Run
-from fetchsgd.report.settings import DEPENDENT, Series
+from fetchsgd.report.settings import DECAY, DEPENDENT, Series, decay_may_be
 from fetchsgd.report.styles import series_order
 from fetchsgd.report.traffic import PAPER, WIRE
 
@@ -173,6 +173,8 @@ def distinguishing_settings(runs: Sequence[Run], method: str) -> set[str]:
 
 
 def _differs(key: str, runs: Sequence[Run]) -> bool:
+    if key == DECAY and runs:
+        return not set.intersection(*(decay_may_be(run.settings) for run in runs))
     # Where a setting has no effect it is absent, and the one it depends on shows the difference.
     compared = [run for run in runs if key in run.settings or key not in DEPENDENT]
     found = [(key in run.settings, run.settings.get(key)) for run in compared]

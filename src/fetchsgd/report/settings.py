@@ -23,7 +23,7 @@ QUANTISER, _OURS = "upload.quantiser", "bits"
 PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
 SUM, _PLAIN = "upload.sum", "plain"
-# Left to us, clients decay weights themselves wherever messages are not rounded.
+# Who adds weight decay. Where that is left open, clients do, if their messages are not rounded.
 DECAY = "train.weight_decay_by"
 # Options of sums modulo 2^b; but for the bits, one that is as usual says nothing about a run.
 USUAL_SUMS = {
@@ -137,6 +137,12 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if full.get(DECAY) == "auto" and _sends_floats(full):
         full[DECAY] = "clients"
     return full
+
+
+def decay_may_be(settings: Mapping[str, Any]) -> set[Any]:
+    """What a run may say of who decays weights, to the same effect."""
+    told = settings.get(DECAY)
+    return {told, "auto"} if told == "clients" and _sends_floats(settings) else {told}
 
 
 def _sends_floats(settings: Mapping[str, Any]) -> bool:
