@@ -30,7 +30,7 @@ TARGET = 200.0  # MB/s of payload
 
 
 def measured(bits: int, replies: int) -> dict[str, Any]:
-    method = FetchSGD(DIM, 1000, COLUMNS[bits], rows=ROWS)
+    method = FetchSGD(DIM, k=1000, cols=COLUMNS[bits], rows=ROWS)
     vector = torch.randn(DIM, generator=torch.Generator().manual_seed(0))
     upload = Upload(Bits(bits), key=0)
     payload = encode(method.message.write(vector, None, 0, 0, upload))

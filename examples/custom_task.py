@@ -1,6 +1,6 @@
 """A task of your own: a function that returns data, model and loss, in under 60 lines.
 
-    cd examples && fetchsgd train custom_task:sensors --method fetchsgd --set k=200 --set cols=1000
+    cd examples && fetchsgd train custom_task:sensors --method fetchsgd --set cols=1000
 
 Forty sensors, each in a different place, learn together to predict a reading from twenty channels.
 Options of the task are the arguments of the function; `--set task.noise=0.2` changes one.
@@ -39,7 +39,7 @@ def sensors(seed: int = 0, clients: int = 40, noise: float = 0.1) -> Task:
         higher_is_better=False,
         preset={
             "train": {"epochs": 40.0, "clients_per_round": 10, "eval_every": 5.0},
-            "schedule": {"kind": "linear", "peak": 0.02},
+            "schedule": {"kind": "linear", "peak": 0.005},
         },
     )
 

@@ -1,6 +1,6 @@
 """Ten million clients on a laptop: a rule says which examples each client has, and no list does.
 
-    cd examples && fetchsgd train many_clients:crowd --method fetchsgd --set k=200 --set cols=500
+    cd examples && fetchsgd train many_clients:crowd --method fetchsgd --set cols=500
 
 Each client holds a few of scikit-learn's digits, all of one kind, found by the client's number.
 Memory follows the clients that have taken part, not those that might.
@@ -44,6 +44,6 @@ def crowd(seed: int = 0, clients: int = 10_000_000, each: int = 4) -> Task:
         preset={
             "train": {"epochs": 0.01, "clients_per_round": 1000, "eval_every": 0.002},
             "schedule": {"kind": "constant", "peak": 0.05},
-            "methods": {"fetchsgd": {"k": 500, "cols": 1000}},
+            "methods": {"fetchsgd": {"cols": 1000}},
         },
     )

@@ -34,11 +34,11 @@ def main() -> None:
 
     plan = fs.Plan(
         make_model,
-        {"name": "fetchsgd", "k": 1000, "cols": 3000},
+        "uncompressed",
         rounds=ROUNDS,
         schedule={"kind": "linear", "peak": 0.2},
-        quantiser=fs.Bits(4),
-        grid="steps",
+        quantiser=fs.SharedStep(density=0.03),
+        download={"grid": "steps", "step": 0.5},
     )
     server = fs.Server(plan)
     states: dict[int, fs.ClientState | None] = {}

@@ -38,12 +38,12 @@ def paper(*given, **options):
 
 def methods():
     fetchsgd = [
-        paper(DIM, K, cols=60),
-        paper(DIM, K, cols=60, mask_momentum=False),
-        paper(DIM, K, cols=60, rows=3, error_reset="subtract", momentum=0.5),
-        paper(DIM, K, cols=60, rows=3, lr_position="outside"),
-        paper(DIM, K, cols=60, rows=4),
-        paper(DIM, K, cols=60, momentum=0.5, recovery="threshold", tau=0.99),
+        paper(DIM, k=K, cols=60),
+        paper(DIM, k=K, cols=60, mask_momentum=False),
+        paper(DIM, k=K, cols=60, rows=3, error_reset="subtract", momentum=0.5),
+        paper(DIM, k=K, cols=60, rows=3, lr_position="outside"),
+        paper(DIM, k=K, cols=60, rows=4),
+        paper(DIM, k=K, cols=60, momentum=0.5, recovery="threshold", tau=0.99),
     ]
     return [*fetchsgd, TrueTopK(DIM, K), TrueTopK(DIM, K, momentum=0.0)]
 
@@ -159,7 +159,7 @@ def test_heaviest_share_and_contraction_are_those_of_q(method, deliver):
 @pytest.mark.filterwarnings("ignore:method.error_reset")
 def test_with_one_row_the_shadow_is_what_the_method_has_sketched(reset, deliver):
     """S(u) = S_u and S(e) = S_e, through clearing, masking and rounding."""
-    method = paper(DIM, K, cols=60, error_reset=reset, momentum=0.5)
+    method = paper(DIM, k=K, cols=60, error_reset=reset, momentum=0.5)
     watched = Diagnosed(method)
     state = watched.init(CPU)
     for gradient in gradients(6):
@@ -193,7 +193,7 @@ def test_what_masks_and_resets_leave_is_seen_in_the_method_s_own_state(method):
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_estimation_error_is_that_of_the_gradient_s_estimates(rows, exact):
-    method = paper(DIM, K, cols=60, rows=rows)
+    method = paper(DIM, k=K, cols=60, rows=rows)
     given = gradients()
     found, _ = noted(method, given, exact=exact)
     for gradient, line in zip(given, found, strict=True):
@@ -205,7 +205,7 @@ def test_estimation_error_is_that_of_the_gradient_s_estimates(rows, exact):
 
 
 def test_the_error_of_one_client_stands_for_a_cohort_sketched_one_by_one():
-    method, given = paper(DIM, K, cols=60), gradients(5)
+    method, given = paper(DIM, k=K, cols=60), gradients(5)
     watched = Diagnosed(method, every=1, exact=False)
     assert torch.equal(watched.message.compress(given), method.message.compress(given))
     alone = Diagnosed(method, every=1, exact=False)
@@ -216,7 +216,7 @@ def test_the_error_of_one_client_stands_for_a_cohort_sketched_one_by_one():
 @pytest.mark.parametrize("window", [1, 2, 6, 8])
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_sliding_share_is_the_largest_of_all_windows(every, window):
-    method, given = paper(DIM, K, cols=60), gradients(30)
+    method, given = paper(DIM, k=K, cols=60), gradients(30)
     watched = Diagnosed(method, every=every, window=window)
     state = watched.init(CPU)
     lengths = sorted({length for length in (1, 2, 4, 8) if length <= window} | {window})
@@ -254,7 +254,7 @@ def test_estimates_from_several_rows_come_near_the_truth(rows):
     are allowed, which a median of three leaves with a chance below 1e-4.
     """
     dim, cols = 20_000, 2_000
-    method = paper(dim, 1, cols, rows, momentum=0.0, error_reset="subtract")
+    method = paper(dim, k=1, cols=cols, rows=rows, momentum=0.0, error_reset="subtract")
     given = planted(dim, 0.8)
     exact, _ = noted(method, given, exact=True, window=1)
     estimated, _ = noted(method, given, exact=False, window=1)
@@ -274,7 +274,7 @@ def test_with_one_row_the_estimated_contraction_is_nearly_exact():
     much they hold, and what stays is what cancels in its cell.
     """
     dim, cols = 4_000, 1_000
-    method = paper(dim, 400, cols, momentum=0.0)
+    method = paper(dim, k=400, cols=cols, momentum=0.0)
     given = planted(dim, 0.5)
     exact, _ = noted(method, given, exact=True)
     estimated, _ = noted(method, given, exact=False)
@@ -310,13 +310,13 @@ def test_nothing_heavy_gives_the_floor_of_the_estimate():
     """The largest of all cells of noise: 2 ln(cols) / cols, of which we allow twice and half."""
     dim, cols = 20_000, 2_000
     flat = torch.randn(1, dim, generator=torch.Generator().manual_seed(3))
-    found, _ = noted(paper(dim, 1, cols), flat, exact=False)
+    found, _ = noted(paper(dim, k=1, cols=cols), flat, exact=False)
     floor = 2 * math.log(cols) / cols
     assert floor / 2 < float(column(found, "heaviest_share")[0]) < 2 * floor
 
 
 def test_a_window_of_errors_has_no_q():
-    method = paper(DIM, K, cols=60, momentum=0.0, error="window", window=3)
+    method = paper(DIM, k=K, cols=60, momentum=0.0, error="window", window=3)
     for exact in (True, False):
         found, _ = noted(method, gradients(), exact=exact, window=1)
         assert set(found[0]) == {
@@ -348,7 +348,7 @@ def test_looking_on_changes_no_bit(method, deliver):
 
 
 def fresh(**options):
-    return FetchSGD(DIM, K, **({"cols": 60, "block": 1} | options))
+    return FetchSGD(DIM, k=K, **({"cols": 60, "block": 1} | options))
 
 
 FRESH = [

@@ -92,8 +92,8 @@ class Setting:
     def method(self, seed: int) -> FetchSGD:
         fresh: dict[str, Any] = {"decode": "unbiased", "noise_limit": NO_LIMIT}
         return FetchSGD(
-            DIM, DIM // self.part, COLS, momentum=0.0, block=1, sketch_seed=seed, hash=self.hash,
-            **(fresh if self.hash == "fresh" else {}),
+            DIM, k=DIM // self.part, cols=COLS, momentum=0.0, block=1, sketch_seed=seed,
+            hash=self.hash, **(fresh if self.hash == "fresh" else {}),
         )  # fmt: skip
 
     @property

@@ -185,8 +185,8 @@ def measure(
     bound = theorem_1(wells.constants, tau, rounds, momentum)
     table = smallest_table(contracting(tau, K).error, Certainty(wells.dim, rounds, DELTA))
     fetchsgd = FetchSGD(
-        wells.dim, K, table.cols, table.rows, momentum, error_reset="subtract",
-        mask_momentum=False, hash="fixed",
+        wells.dim, k=K, cols=table.cols, rows=table.rows, momentum=momentum,
+        error_reset="subtract", mask_momentum=False, hash="fixed",
     )  # fmt: skip
     plain = Uncompressed(wells.dim, momentum)
     methods: dict[str, Method] = {"fetchsgd": fetchsgd, "uncompressed": plain}

@@ -107,9 +107,10 @@ class Setting:
     def method(self, spread: Spread, seed: int) -> FetchSGD:
         size = spread.tables()[self.table]
         return FetchSGD(
-            spread.dim, K[self.recovery], size.cols, size.rows, momentum=0.0, mask_momentum=False,
-            error_reset="subtract", sketch_seed=seed, error="window" if self.window else "vanilla",
-            window=self.window, window_form=self.form, recovery=self.recovery,
+            spread.dim, k=K[self.recovery], cols=size.cols, rows=size.rows, momentum=0.0,
+            mask_momentum=False, error_reset="subtract", sketch_seed=seed,
+            error="window" if self.window else "vanilla", window=self.window,
+            window_form=self.form, recovery=self.recovery,
             tau=TAU if self.recovery == "threshold" else 0.0, hash="fixed",
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ a loop of your own, whose clients and server exchange bytes:
 
     import fetchsgd as fs
 
-    result = fs.simulate("digits", "fetchsgd", epochs=4, k=500)
+    result = fs.simulate("digits", "fetchsgd", epochs=4, cols=4000)
 
     plan = fs.Plan(make_model, {"name": "fetchsgd", "k": 500, "cols": 8000}, rounds=100)
     server = fs.Server(plan)

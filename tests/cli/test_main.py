@@ -247,7 +247,7 @@ def test_a_loop_of_ones_own_learns_with_clients_that_come_and_go(capsys):
 
 def test_the_custom_task_of_the_examples_trains(tmp_path):
     done = fetchsgd(
-        "train", "custom_task:sensors", "--set", "k=200", "--set", "cols=1000",
+        "train", "custom_task:sensors", "--set", "cols=1000",
         "--out", tmp_path / "r", cwd=ROOT / "examples",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

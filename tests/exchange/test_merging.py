@@ -15,7 +15,7 @@ from fetchsgd.quantisers import Bits
 from fetchsgd.wire import Floats, decode, encode
 
 DIM = 200
-METHODS = [FetchSGD(DIM, 20, 40, rows=3), FedAvg(DIM), LocalTopK(DIM, 20)]
+METHODS = [FetchSGD(DIM, k=20, cols=40, rows=3), FedAvg(DIM), LocalTopK(DIM, 20)]
 
 
 def expected(method, bits=32, **more):
@@ -71,7 +71,7 @@ def test_norm_and_sum_are_those_of_doubles(shape, generator):
 @pytest.mark.parametrize("cols", [7, 256, 1000, 5003])
 def test_levels_are_judged_and_added_as_their_floats_are(bits, cols):
     """To the bit, though there is no table of floats; rows need not end where runs do."""
-    method = FetchSGD(DIM, 20, cols, rows=3)
+    method = FetchSGD(DIM, k=20, cols=cols, rows=3)
     reply = answer(method, vectors(1)[0], bits=bits)
     found = judge(reply, 1, expected(method, bits))
     floats = decode(reply.payload).values.floats().view(3, cols)
@@ -141,7 +141,7 @@ def test_clipping_is_by_the_norm_or_the_longest_row(method):
 @pytest.mark.parametrize("rows", [2, 3, 4, 5])
 def test_half_of_the_rows_cannot_be_longer_than_the_clip(rows):
     """A median over rows would let half of them pass as they are."""
-    method = FetchSGD(DIM, 20, 40, rows=rows)
+    method = FetchSGD(DIM, k=20, cols=40, rows=rows)
     reply = answer(method, vectors(1)[0])
     table = decode(reply.payload)
     cells = table.values.values.clone().view(rows, 40)

@@ -149,7 +149,11 @@ def test_a_mistake_gets_a_sentence(more, own_loss, data, sentence):
 
 PLANS = {
     "no model": (lambda: fs.Plan(3), "model must be a module"),
-    "no k": (lambda: plan_for("fetchsgd"), "method.k must be given"),
+    "no cols": (lambda: plan_for("fetchsgd"), "method.cols must be given"),
+    "no k": (
+        lambda: plan_for({"name": "fetchsgd", "hash": "fixed", "cols": 40}),
+        "method.hash = 'fixed' needs method.k, how many coordinates are sent",
+    ),
     "other loop": (lambda: plan_for(clients_per_round=3), "a plan has no setting 'clients_per"),
     "epochs": (lambda: plan_for(epochs=3), r"local steps are local="),
     "unknown": (lambda: plan_for(upload={"bitz": 3}), "there is no setting upload.bitz"),

@@ -147,7 +147,7 @@ REFUSED = [
     ({"recovery": "threshold", "tau": 0.1}, "method.recovery = 'threshold' is about an error ins"),
     ({"decode": "prior", "rows": 3}, "method.decode = 'prior' reads one row, got method.rows = 3"),
     ({"k": 0, "revisit": 2.0}, "method.revisit = 2 says which coordinates are chosen first, and"),
-    ({"hash": "fixed", "k": 0}, "method.k = 0, which sends all, needs method.hash = 'fresh'"),
+    ({"hash": "fixed", "k": 0}, "method.hash = 'fixed' needs method.k, how many coordinates"),
     ({"noise_limit": 0.5}, "method.noise_limit must be from 1 to 1e.06, got 0.5"),
     ({"revisit": 0.5}, "method.revisit must be from 1 to 1e.06, got 0.5"),
     ({"revisit_rounds": 0}, "method.revisit_rounds must be from 1 to 1.07374e.09, got 0"),

@@ -37,6 +37,8 @@ def browser(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=DRIVER)
     driver = webdriver.Chrome(options=options, service=service)
+    # Without a screen it depends on the machine whether a window ever has the focus.
+    driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     yield driver
     driver.quit()
     service.stop()

@@ -11,7 +11,6 @@ from fetchsgd.report import find_runs
 from fetchsgd.report.groups import differing_settings, distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
 from fetchsgd.report.settings import (
-    PAPERS_FORM,
     USUAL_SUMS,
     Series,
     compared_settings,
@@ -19,6 +18,7 @@ from fetchsgd.report.settings import (
 )
 from fetchsgd.report.styles import series_styles
 from fetchsgd.report.traffic import COUNTS, KINDS
+from fetchsgd.runs.older import PAPERS_FORM
 from fetchsgd.sums import Modular
 
 PLAIN, LOW_BIT = Series("fetchsgd"), Series("fetchsgd", low_bit=True)
@@ -114,7 +114,7 @@ def test_details_show_what_distinguishes_runs_and_leave_out_what_is_the_same(mak
     make_run("other", method="uncompressed", options={"nesterov": True}, epochs=12.0)
     task = only_task(tmp_path)
     shown = distinguishing_settings(task.runs, "fetchsgd")
-    own = [group for group in task.groups if group.series == LOW_BIT]
+    own = [group for group in task.groups if group.series == PLAIN]
     found = [dict(group_details(group, task, shown)) for group in own]
     assert {(one["k"], one["download.step"]) for one in found} == {
         *(("5", "0.25"), ("5", "0.5"), ("50", "0.25"), ("50", "0.5"))

@@ -125,6 +125,7 @@ def test_a_run_of_an_older_version_is_counted_only_as_in_the_paper(make_run, sta
         ({"step": 0.5}, False),  # which only the grid "steps" looks at
         ({"bits": 16}, True),
         ({"bits": 2, "grid": "steps"}, True),
+        ({"grid": "steps"}, False),  # the default for this method
         ({"grid": "bfloat16"}, True),
     ],
 )

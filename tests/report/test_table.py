@@ -31,9 +31,10 @@ def test_settings_are_those_in_which_the_runs_of_the_method_differ(make_run, tmp
 
 
 def test_runs_as_in_the_paper_say_what_low_bit_ones_vary(make_run, tmp_path):
-    make_run("plain", options={"k": 500})
+    make_run("plain", method="true_topk", options={"k": 500})
     for k, step in ((500, 0.25), (50, 0.25), (50, 0.5)):
-        make_run(f"{k}-{step}", options={"k": k}, numbers={"grid": "steps", "step": step})
+        numbers = {"grid": "steps", "step": step}
+        make_run(f"{k}-{step}", method="true_topk", options={"k": k}, numbers=numbers)
     rows = {row["name"]: row for row in summary_table(find_runs([tmp_path]))}
     assert {name: row["settings"] for name, row in rows.items()} == {
         "plain": "k=500",
@@ -41,6 +42,15 @@ def test_runs_as_in_the_paper_say_what_low_bit_ones_vary(make_run, tmp_path):
         "50-0.25": "k=50, bits=32, step=0.25",
         "50-0.5": "k=50, bits=32, step=0.5",
     }
+
+
+def test_steps_are_told_where_weights_are_at_steps_as_a_matter_of_course(make_run, tmp_path):
+    for k, step in ((500, 0.25), (50, 0.25), (50, 0.5)):
+        make_run(f"{k}-{step}", options={"k": k}, numbers={"grid": "steps", "step": step})
+    rows = {row["name"]: row for row in summary_table(find_runs([tmp_path]))}
+    assert {name: row["settings"] for name, row in rows.items()} == {
+        "500-0.25": "k=500, step=0.25", "50-0.25": "k=50, step=0.25", "50-0.5": "k=50, step=0.5",
+    }  # fmt: skip
 
 
 def test_epsilon_stands_beside_accuracy_and_bytes_where_a_run_has_one(make_run, tmp_path):

@@ -8,10 +8,9 @@ from safetensors.torch import load_file
 
 from fetchsgd.cli.main import main
 from fetchsgd.report.runs import find_runs, load_run, write_results
-from fetchsgd.report.settings import PAPERS_FORM
 from fetchsgd.report.styles import series_styles
 from fetchsgd.runs.checkpoint import FILE
-from fetchsgd.runs.older import as_meant, going_on
+from fetchsgd.runs.older import PAPERS_FORM, as_meant, going_on
 from fetchsgd.runs.settings import changes, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
 from fetchsgd.simulation import Run
@@ -113,8 +112,12 @@ def test_whoever_asks_for_another_hash_is_told(tmp_path, monkeypatch, capsys):
 def test_a_federation_of_then_is_not_taken_for_one_of_now():
     """Its clients have their own settings, so the server cannot choose for them."""
     now = resolve(TINY).settings
-    assert changes(older(now), now) == ["method.hash was 'fixed' and is now 'fresh'"]
-    assert changes(older(now), resolve(PAPER).settings) == []
+    assert changes(older(now), now) == [
+        "method.hash was 'fixed' and is now 'fresh'",
+        "download.coarse was False and is now True",
+    ]
+    papers = resolve(PAPER).settings
+    assert changes(older(papers), papers) == []
 
 
 def test_reports_tell_the_two_forms_apart(tmp_path):

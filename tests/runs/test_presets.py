@@ -27,6 +27,46 @@ def test_what_is_given_wins():
     assert config.settings["upload"]["density"] == 0.5
 
 
+FIXED = {"method": {"hash": "fixed"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "sets", "grid"),
+    [
+        ({}, [], "steps"),
+        ({"method": {"hash": "fresh", "k": 500}}, [], "steps"),
+        ({}, ["grid=float32"], "float32"),
+        ({"download": {"grid": "float32"}}, [], "float32"),
+        (FIXED, [], "float32"),
+        ({}, ["hash=fixed"], "float32"),
+        (FIXED, ["method.hash=fresh"], "steps"),
+        ({}, ["hash=fixed", "download.grid=steps"], "steps"),
+        ({"method": {"name": "uncompressed"}}, [], "float32"),
+        ({}, ["method.name=true_topk"], "float32"),
+    ],
+    ids=str,
+)
+def test_weights_are_at_whole_steps_where_all_of_them_may_move(given, sets, grid):
+    assert resolve(given, sets).settings["download"]["grid"] == grid
+
+
+def test_a_task_suggests_to_the_paper_s_form_what_it_alone_has():
+    assert resolve({}).method_options["k"] == 0
+    for given, sets in ((FIXED, []), ({}, ["hash=fixed"]), (preset("paper"), [])):
+        options = resolve(given, sets).method_options
+        assert (options["k"], options["cols"]) == (500, 8000)  # cols as for either form
+    assert resolve(FIXED, ["k=3"]).method_options["k"] == 3
+
+
+def test_the_default_is_what_the_preset_for_sums_says():
+    assert resolve({}).settings == resolve(preset("sums")).settings
+
+
+def test_a_hash_of_another_method_is_none_of_ours():
+    with pytest.raises(UserError, match="no setting 'hash': true_topk has no option 'hash'"):
+        resolve({"method": {"name": "true_topk"}}, ["hash=fixed"])
+
+
 def test_a_wrong_name_gets_a_hint():
     with pytest.raises(UserError, match="there is no preset 'mesages'; did you mean 'messages'"):
         preset("mesages")

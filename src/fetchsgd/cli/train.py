@@ -26,7 +26,7 @@ from fetchsgd.tasks import TASKS
 Setting = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a setting, such as method.k=500; repeatable."
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as method.cols=4000; repeatable."
     ),
 ]
 

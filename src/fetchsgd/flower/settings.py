@@ -23,11 +23,10 @@ from fetchsgd.runs.settings import (
     Config,
     Part,
     check_types,
-    merge,
     parse_assignments,
-    parse_names,
     refuse_unknown,
     resolve,
+    with_names,
 )
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.sums import Modular
@@ -86,9 +85,9 @@ def read_settings(
     """Everything about a run, or a sentence. Loads the task's data."""
     given, assignments = _sections(run_config), _assignments(str(run_config.get("settings", "")))
     listed = [(part, part.name_in(given)) for part in PARTS]
-    given = merge(given, parse_names(assignments))
+    given = with_names(given, assignments)
     for part, name in listed:
-        _leave_out_options_of_others(part, name, given.get(part.section, {}))
+        _leave_out_options_of_others(part, name, part.name_in(given), given.get(part.section, {}))
     federation, assignments = _federation(given, assignments)
     for name, value in (node_config or {}).items():
         section, _, key = name.partition(".")
@@ -177,12 +176,12 @@ def _assignments(text: str) -> list[str]:
         raise UserError(f"settings must be a list of key=value, got {text!r}: {error}") from error
 
 
-def _leave_out_options_of_others(part: Part, listed: str, given: dict[str, Any]) -> None:
+def _leave_out_options_of_others(part: Part, listed: str, name: str, given: Settings) -> None:
     """An app lists options of one method, and Flower keeps them when another one is asked for.
 
-    listed: the method that the app names, which may be the user's own.
+    listed: the method that the app names, which may be the user's own. name: the one asked for.
+    given: the section of the part.
     """
-    name = str(given.get(part.key, part.default))
     known, others = {part.key, *part.options(name)}, part.options(listed)
     unknown = [key for key in given if key not in known]
     for key in [key for key in unknown if key in others or part.not_an_option(key, name)]:

@@ -14,7 +14,7 @@ sends all that has moved by a whole step of the weights' grid (docs/results.md h
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -67,7 +67,8 @@ class FetchSGD:
     """Algorithm 1 of the paper, and what became of it.
 
     hash: "fresh", a new one in every round, or "fixed", one for the whole run as in the paper.
-    k: coordinates that are sent in a round; 0, with fresh hashes: all (in_vectors.py).
+    k: coordinates that are sent in a round; 0, with fresh hashes: all that moves (in_vectors.py).
+    cols: columns of the sketch.
     decode: how a server with fresh hashes reads a sketch (decoding.py): "prior", or "unbiased";
         "auto" takes "prior" where it can, which needs one row.
     noise_limit: what is decoded is at most this many times as long as the gradient.
@@ -99,7 +100,8 @@ class FetchSGD:
     """
 
     dim: int
-    k: int
+    _: KW_ONLY
+    k: int = 0
     cols: int
     rows: int = 1
     momentum: float = 0.9
@@ -182,8 +184,9 @@ class FetchSGD:
             return
         if self.k == 0:
             raise ValueError(
-                "method.k = 0, which sends all, needs method.hash = 'fresh': inside a sketch with "
-                "one hash for the whole run, top-k is what tells signal from collisions"
+                "method.hash = 'fixed' needs method.k, how many coordinates are sent in a round: "
+                "inside a sketch with one hash for the whole run, top-k is what tells signal from "
+                "collisions, and method.k = 0 would send all"
             )
         for name, usual in FRESH.items():
             if (given := getattr(self, name)) != usual:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fetchsgd.runs.older import FETCHSGD, as_meant
+from fetchsgd.runs.older import FETCHSGD, as_meant, form_of
 
 # Settings that say how numbers are written, with what they were before they were settings.
 NUMBER_SETTINGS = {"upload.bits": 32, "download.grid": "float32"}
@@ -19,8 +19,6 @@ _SPLIT_SETTINGS = {"task.alpha": 0.5, "task.sizes": "equal", "task.exponent": 1.
 _ERROR_SETTINGS = {"method.error": "vanilla", "method.recovery": "top_k"}
 # Names a quantiser of the user's own. Where it is ours, the setting is left out: bits say it all.
 QUANTISER, _OURS = "upload.quantiser", "bits"
-# FetchSGD's two forms are two methods to a report; this is the name of Algorithm 1 as it stands.
-PAPERS_FORM = "fetchsgd-paper"
 _FORM = "method.hash"
 SUM, _PLAIN = "upload.sum", "plain"
 # Who adds weight decay. Where that is left open, clients do, if their messages are not rounded.
@@ -39,6 +37,7 @@ USUAL_SUMS = {
 # Settings that older runs do not have, with what was done then: as usual, they say nothing.
 USUAL = {
     "task.channels": 0,
+    "task.hidden": 0,
     "method.state_bits": 32,
     "method.nesterov": False,
     "train.average": 0.0,
@@ -97,12 +96,14 @@ class Series(NamedTuple):
 
 def method_of(name: str, config: Mapping[str, Any]) -> str:
     """What a report calls a method of this name."""
-    options = as_meant(config).get("method", {})
-    return PAPERS_FORM if name == FETCHSGD and options.get("hash") == "fixed" else name
+    return form_of(name, as_meant(config).get("method", {}))
 
 
 def series_of(method: str, settings: Mapping[str, Any]) -> Series:
-    plain = all(settings.get(key, value) == value for key, value in NUMBER_SETTINGS.items())
+    numbers = {key: settings.get(key, value) for key, value in NUMBER_SETTINGS.items()}
+    if method == FETCHSGD and numbers["download.grid"] == "steps":  # as a matter of course
+        del numbers["download.grid"]
+    plain = all(NUMBER_SETTINGS[key] == value for key, value in numbers.items())
     return Series(method, low_bit=not plain or QUANTISER in settings or SUM in settings)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fetchsgd.report.settings import PAPERS_FORM, Series
+from fetchsgd.report.settings import Series
+from fetchsgd.runs.older import PAPERS_FORM
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ def table_html(task: Task, styles: Mapping[Series, Style]) -> str:
 def _shown_settings(task: Task, series: Series) -> list[str]:
     own = [run for run in task.runs if run.method == series.method]
     differing = [key for key in differing_settings(own) if key not in _NUMBER_FORMAT]
-    return [*differing, *(_NUMBER_FORMAT if series.low_bit else ())]
+    if series.low_bit:
+        return [*differing, *_NUMBER_FORMAT]
+    alike = differing_settings([run for run in own if run.series == series])
+    return [*differing, *(key for key in _NUMBER_FORMAT if key in alike)]
 
 
 def _any_private(rows: Iterable[Row]) -> bool:

@@ -41,11 +41,21 @@ class Then(NamedTuple):
 
 
 FETCHSGD = "fetchsgd"
+PAPERS_FORM = "fetchsgd-paper"  # with one hash for the whole run
 PARTS = (
     Then("method", "name", FETCHSGD, FETCHSGD, {"hash": "fixed"}),
     Then("download", "grid", "steps", "float32", {"coarse": False}),
     Then("train", "weight_decay", None, "the task's", {"weight_decay_by": "clients"}),
 )
+
+
+def form_of(name: str, options: Mapping[str, Any]) -> str:
+    """What a method with these options is called where FetchSGD's two forms are two methods.
+
+    >>> form_of("fetchsgd", {"hash": "fixed", "k": 10})
+    'fetchsgd-paper'
+    """
+    return PAPERS_FORM if name == FETCHSGD and options.get("hash") == "fixed" else name
 
 
 def as_meant(written: Mapping[str, Any]) -> Settings:

@@ -12,8 +12,8 @@ from fetchsgd.runs.settings import (
     Made,
     merge,
     parse_assignments,
-    parse_names,
     resolve,
+    with_names,
 )
 from fetchsgd.runs.settings.layers import known_settings
 from fetchsgd.runs.settings.parts import METHOD
@@ -62,7 +62,7 @@ def within(
 
 def _said(given: Settings, own: Settings, assignments: Sequence[Assignment]) -> dict[str, Any]:
     """What the user has set, by section. given: with what a preset names."""
-    known = known_settings(merge(given, parse_names(assignments)))
+    known = known_settings(with_names(given, assignments))
     return merge(own, parse_assignments(assignments, known))
 
 
@@ -70,6 +70,6 @@ def _needed(
     given: Settings, assignments: Sequence[Assignment], said: Mapping[str, Any]
 ) -> Settings:
     """A value for the size that the budget is to choose, for tasks that have none for it."""
-    kind = METHOD.find(METHOD.name_in(merge(given, parse_names(assignments))))
+    kind = METHOD.find(METHOD.name_in(with_names(given, assignments)))
     size = SIZES.get(message_kind(kind) or "")
     return {"method": {size: 1}} if size and size not in said.get("method", {}) else {}

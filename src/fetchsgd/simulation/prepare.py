@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fetchsgd.ranks import ALONE, Ranks
 from fetchsgd.runs.older import going_on
-from fetchsgd.runs.settings import Assignment, Made, merge, parse_names, resolve
+from fetchsgd.runs.settings import Assignment, Made, merge, resolve, with_names
 from fetchsgd.runs.settings.presets import preset as find_preset
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.simulation.budgeted import starts_from, within
@@ -50,7 +50,7 @@ def prepare(
         start = starts_from(given, assignments)
     given = merge(start, given) if start else given
     if resumed is not None:
-        given = going_on(merge(given, parse_names(assignments)), resumed)
+        given = going_on(with_names(given, assignments), resumed)
     made: Made = {}
     notes = []
     if budget is None:

@@ -30,7 +30,7 @@ from fetchsgd.runs.files import read_result, write_atomically
 from fetchsgd.runs.folder import Line, forget
 from fetchsgd.runs.older import going_on
 from fetchsgd.runs.recorder import Progress, Watch
-from fetchsgd.runs.settings import Made, changes, merge, resolve
+from fetchsgd.runs.settings import Made, changes, resolve
 from fetchsgd.runs.toml_files import read_toml, write_toml
 from fetchsgd.simulation.run import Run
 from fetchsgd.simulation.sweep import Planned
@@ -119,7 +119,7 @@ def _as_before(run: Planned, folder: Path) -> Planned:
     given = going_on(run.given, folder)
     if given is run.given:
         return run
-    return replace(run, given=given, settings=merge(run.settings, {"method": given["method"]}))
+    return replace(run, given=given, settings=resolve(given).settings)
 
 
 def _result(folder: Path) -> Line | None:

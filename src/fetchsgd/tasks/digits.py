@@ -23,11 +23,12 @@ from fetchsgd.tasks.splits import Split
 PRESET: dict[str, dict[str, Any]] = {
     "train": {"epochs": 24.0, "baseline_epochs": 24.0, "clients_per_round": 50},
     "schedule": {"kind": "triangular", "peak": 0.03, "pivot": 5.0},
+    "download": {"step": 1.0},
     "methods": {
-        "fetchsgd": {"k": 500, "cols": 8000},
+        "fetchsgd": {"cols": 8000},
+        "fetchsgd-paper": {"k": 500, "cols": 8000},
         "local_topk": {"k": 500},
         "true_topk": {"k": 2000},
-        "uncompressed": {"download": {"step": 1.0}},
         "fedavg": {"local": {"epochs": 2}},
     },
 }

@@ -46,11 +46,12 @@ PRESET: dict[str, dict[str, Any]] = {
         "eval_every": 0.1,
     },
     "schedule": {"kind": "triangular", "peak": 0.01, "pivot": 0.2},
+    "download": {"step": 0.05},
     "methods": {
-        "fetchsgd": {"k": 100_000, "cols": 2_000_000},
+        "fetchsgd": {"cols": 2_000_000},
+        "fetchsgd-paper": {"k": 100_000, "cols": 2_000_000},
         "local_topk": {"k": 200_000},
         "true_topk": {"k": 100_000},
-        "uncompressed": {"download": {"step": 0.05}},
         "fedavg": {"local": {"epochs": 1, "batch_size": 20}, "train": {"epochs": 0.25}},
     },
 }

@@ -65,11 +65,13 @@ PRESET: dict[str, dict[str, Any]] = {
         "cuda_graphs": False,
     },
     "schedule": {"kind": "linear", "peak": 0.16},
+    "download": {"step": 0.03},
     "methods": {
-        "fetchsgd": {"k": 50_000, "cols": 1_240_000},
+        "fetchsgd": {"cols": 1_240_000},
+        "fetchsgd-paper": {"k": 50_000, "cols": 1_240_000},
         "local_topk": {"k": 50_000},
         "true_topk": {"k": 200_000},
-        "uncompressed": {"download": {"step": 0.03}},
+        "uncompressed": {"upload": {"density": 0.02}},
         "fedavg": {"local": {"epochs": 2}, "train": {"epochs": 0.2}},
     },
 }

@@ -36,7 +36,8 @@ PRESET: dict[str, dict[str, Any]] = {
     },
     "schedule": {"kind": "triangular", "peak": 0.3, "pivot": 0.25},
     "methods": {
-        "fetchsgd": {"k": 20_000, "cols": 80_000},
+        "fetchsgd": {"cols": 80_000},
+        "fetchsgd-paper": {"k": 20_000, "cols": 80_000},
         "local_topk": {"k": 20_000},
         "true_topk": {"k": 20_000},
         "fedavg": {"local": {"epochs": 2}},

@@ -22,7 +22,14 @@ from fetchsgd.theory.answers import Promise, Requirement, promise, requirements
 from fetchsgd.theory.contraction import Contraction, contracting
 from fetchsgd.theory.convergence import Convergence, Problem, theorem_1, theorem_2
 from fetchsgd.theory.costs import Costs, Windows, costs, windows
-from fetchsgd.theory.fresh import FreshRate, collision_noise, fresh_rate, largest_step
+from fetchsgd.theory.fresh import (
+    FreshRate,
+    collision_noise,
+    fresh_rate,
+    grid_rate,
+    largest_grid_step,
+    largest_step,
+)
 from fetchsgd.theory.tables import (
     Certainty,
     Heaviness,
@@ -50,7 +57,9 @@ __all__ = [
     "contracting",
     "costs",
     "fresh_rate",
+    "grid_rate",
     "hoeffding_table",
+    "largest_grid_step",
     "largest_step",
     "norm_table",
     "promise",

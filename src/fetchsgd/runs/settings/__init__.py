@@ -17,11 +17,10 @@ Later layers win: our defaults, the task's preset, its preset for the method, th
 from fetchsgd.runs.settings.assignments import (
     Assignment,
     parse_assignments,
-    parse_names,
     refuse_unknown,
 )
 from fetchsgd.runs.settings.changes import changes
-from fetchsgd.runs.settings.layers import Made, merge, resolve
+from fetchsgd.runs.settings.layers import Made, merge, resolve, with_names
 from fetchsgd.runs.settings.objects import Written, as_settings
 from fetchsgd.runs.settings.parts import METHOD, PARTS, Part
 from fetchsgd.runs.settings.sections import Config
@@ -40,7 +39,7 @@ __all__ = [
     "check_types",
     "merge",
     "parse_assignments",
-    "parse_names",
     "refuse_unknown",
     "resolve",
+    "with_names",
 ]

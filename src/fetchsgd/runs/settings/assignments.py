@@ -27,7 +27,7 @@ def parse_assignments(assignments: Iterable[Assignment], known: Settings) -> Set
     """`section.key=value`, or `key=value` for the first of SHORT_KEYS that has that key."""
     parsed: Settings = {}
     for text in assignments:
-        name, value = _split(text)
+        name, value = split(text)
         section, key = _locate(name, known)
         parsed.setdefault(section, {})[key] = value
     return parsed
@@ -42,14 +42,15 @@ def parse_names(assignments: Iterable[Assignment]) -> Settings:
             places[part.key] = part.section, part.key
     parsed: Settings = {}
     for text in assignments:
-        name, value = _split(text)
+        name, value = split(text)
         if name in places:
             section, key = places[name]
             parsed.setdefault(section, {})[key] = value
     return parsed
 
 
-def _split(assignment: Assignment) -> tuple[str, Any]:
+def split(assignment: Assignment) -> tuple[str, Any]:
+    """The name, as it was written, and the value."""
     if not isinstance(assignment, str):
         return assignment
     name, separator, value = assignment.partition("=")

@@ -9,14 +9,23 @@ from typing import Any
 
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.named import REQUIRED, did_you_mean
+from fetchsgd.runs.older import FETCHSGD
 from fetchsgd.runs.settings.assignments import (
     SHORT_KEYS,
     Assignment,
     parse_assignments,
     parse_names,
     refuse_unknown,
+    split,
 )
-from fetchsgd.runs.settings.parts import METHOD, PARTS, Chosen, Part, defaults_of
+from fetchsgd.runs.settings.parts import (
+    METHOD,
+    PARTS,
+    Chosen,
+    Part,
+    defaults_of,
+    method_in,
+)
 from fetchsgd.runs.settings.ranges import check_ranges, require
 from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS, Config, TrainSettings
 from fetchsgd.runs.settings.types import check_types, like, typed
@@ -42,14 +51,23 @@ def resolve(
         if section not in SECTIONS:
             raise UserError(_no_section(section, values))
     assignments = list(assignments)
-    given = merge(given, parse_names(assignments))
+    given = with_names(given, assignments)
     known = known_settings(given)
     given = merge(given, parse_assignments(assignments, known))
     refuse_unknown(given, known)
     task, options = _task(given, known["task"], {} if made is None else made)
-    layered = merge(known, _preset(task, known), given, {"task": options})
+    layered = merge(known, _preset(task, known, method_in(given)), given, {"task": options})
     refuse_unknown(layered, known)
     return _build(layered, task, clients or task.train.num_clients)
+
+
+def with_names(given: Settings, assignments: Iterable[Assignment]) -> Settings:
+    """What is given, and of the assignments those on which other defaults depend."""
+    named = merge(given, parse_names(assignments))
+    if METHOD.name_in(named) != FETCHSGD:  # another method may have no hash, or another one
+        return named
+    hashes = [value for name, value in map(split, assignments) if name in ("hash", "method.hash")]
+    return merge(named, {"method": {"hash": hashes[-1]}}) if hashes else named
 
 
 def _no_section(name: str, values: Any) -> str:
@@ -124,11 +142,13 @@ def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]
     return task
 
 
-def _preset(task: Task, known: Settings) -> Settings:
+def _preset(task: Task, known: Settings, form: str) -> Settings:
     preset = {name: values for name, values in task.preset.items() if name != "methods"}
-    for_method = dict(task.preset.get("methods", {}).get(METHOD.name_in(known), {}))
-    sections = {k: _served(k, for_method.pop(k), known) for k in list(for_method) if k in SECTIONS}
+    for_methods = task.preset.get("methods", {})
+    for_method = dict(for_methods.get(form, for_methods.get(METHOD.name_in(known), {})))
+    sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
     preset = merge(preset, {"method": for_method}, sections)
+    preset |= {k: _served(k, preset[k], known) for k in preset if k in SECTIONS and k != "method"}
     for part in PARTS:
         if part.key in preset.get(part.section, {}):
             raise UserError(

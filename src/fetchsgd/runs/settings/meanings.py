@@ -94,7 +94,8 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "method.name": Meaning("what clients send and the server does with it"),
     "method.k": Meaning(
-        "coordinates that are sent in a round; 0 sends all that moves (fetchsgd with fresh hashes)",
+        "coordinates that are sent in a round; 0 sends all that moves, for fetchsgd with fresh "
+        "hashes alone",
         0,
         WEIGHTS,
     ),
@@ -108,7 +109,9 @@ MEANINGS: dict[str, Meaning] = {
     "method.chunk": Meaning("neighbours among which the largest are chosen", 1),
     "method.per_chunk": Meaning("coordinates of each chunk that are sent", 1, "method.chunk"),
     "method.error_decay": Meaning("what a client keeps of its error from round to round", 0, 1),
-    "method.mask_momentum": Meaning("whether what is sent is also cleared from the momentum"),
+    "method.mask_momentum": Meaning(
+        "whether what is sent is also cleared from the momentum; not where k = 0"
+    ),
     "method.error_reset": Meaning(
         "what line 14 does to the cells of what is sent: 'zero' clears them, as in the paper's "
         "experiments; 'subtract' is the line as printed (hash = 'fixed')"
@@ -275,7 +278,10 @@ MEANINGS: dict[str, Meaning] = {
     "upload.security_bits": Meaning(
         "s: those who collude learn more than the sum with a probability of 2^-s a round", 1, 128
     ),
-    "download.grid": Meaning("which values weights may take, and so what changes cost"),
+    "download.grid": Meaning(
+        "which values weights may take, and so what changes cost; by default 'steps' for fetchsgd "
+        "with fresh hashes"
+    ),
     "download.step": Meaning(
         "size of a step, as a part of the standard deviation of a tensor's first weights",
         0,

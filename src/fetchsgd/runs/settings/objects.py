@@ -1,6 +1,6 @@
 """Settings as a Python program writes them: keywords, sections as dictionaries, parts as objects.
 
-    simulate("digits", "fetchsgd", epochs=4, k=500, schedule={"peak": 0.05})
+    simulate("digits", "fetchsgd", epochs=4, cols=4000, schedule={"peak": 0.05})
     simulate(my_task, {"name": MyMethod, "rho": 0.5}, quantiser=fs.Step(tau=8))
 
 They become what a file and `--set` give: sections, and keys with their values.

@@ -6,7 +6,7 @@ section. A part may share its section with settings that are always there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from fetchsgd.methods import METHODS
 from fetchsgd.named import REQUIRED, find
 from fetchsgd.quantisers import QUANTISERS
 from fetchsgd.robust import ATTACKS, RULES
+from fetchsgd.runs.older import FETCHSGD, form_of
 from fetchsgd.runs.toml_files import Settings
 from fetchsgd.server.grids import GRIDS
 from fetchsgd.sums import SUMS
@@ -25,6 +26,7 @@ class Part:
     """Where a part is named, and what it may be.
 
     not_options: fields that the program fills in, not the user.
+    usual: what is meant where no name is given, if that depends on other settings.
     """
 
     section: str
@@ -32,6 +34,7 @@ class Part:
     known: Mapping[str, type]
     default: str
     not_options: frozenset[str] = frozenset()
+    usual: Callable[[Settings], str] | None = None
 
     @property
     def setting(self) -> str:
@@ -44,7 +47,8 @@ class Part:
         return self.section if self.key == "name" else self.key
 
     def name_in(self, given: Settings) -> str:
-        return str(given.get(self.section, {}).get(self.key, self.default))
+        usual = self.default if self.usual is None else self.usual(given)
+        return str(given.get(self.section, {}).get(self.key, usual))
 
     def find(self, name: str) -> type:
         """The class of that name; UserError if there is none."""
@@ -85,9 +89,21 @@ class Chosen:
         return self.kind(*given, **more, **self.options)
 
 
-METHOD = Part("method", "name", METHODS, "fetchsgd", frozenset({"dim"}))
+METHOD = Part("method", "name", METHODS, FETCHSGD, frozenset({"dim"}))
 QUANTISER = Part("upload", "quantiser", QUANTISERS, "bits")
-GRID = Part("download", "grid", GRIDS, "float32", frozenset({"sizes", "origin"}))
+
+
+def method_in(settings: Settings) -> str:
+    """The method, in the form that the settings give it."""
+    return form_of(METHOD.name_in(settings), settings.get(METHOD.section, {}))
+
+
+def usual_grid(settings: Settings) -> str:
+    """Where every weight may move a little in every round, only whole steps make that short."""
+    return "steps" if method_in(settings) == FETCHSGD else "float32"
+
+
+GRID = Part("download", "grid", GRIDS, "float32", frozenset({"sizes", "origin"}), usual_grid)
 SUM = Part("upload", "sum", SUMS, "plain")
 MERGE = Part("merge", "name", RULES, "mean")
 ATTACK = Part("attack", "name", ATTACKS, "none")
