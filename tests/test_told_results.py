@@ -8,6 +8,10 @@ from statistics import fmean
 import pytest
 
 from fetchsgd.report.runs import find_runs
+from fetchsgd.report.settings import compared_settings
+from fetchsgd.runs.settings import merge, resolve
+from fetchsgd.runs.settings.presets import preset
+from fetchsgd.tasks.download import data_folder
 
 ROOT = Path(__file__).parents[1]
 TODAY = "cifar10-frontier"
@@ -57,8 +61,6 @@ WHEN = [
        {"method.cols": cols, "method.k": 0, "upload.sum_bits": bits, **MANY}, "upload")
       for cols, bits in ((650_000, 8), (340_000, 8), (650_000, 6))),
     *(("femnist-sums", "fetchsgd", {"upload.sum_bits": bits}, "upload") for bits in (8, 6)),
-    *((DIGITS, "fetchsgd", {"method.cols": cols, "method.k": 0}, "upload")
-      for cols in (8000, 4000, 2000, 1000)),
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
@@ -100,6 +102,15 @@ OVERALL = [
      "| {accuracy} at {upload} up and {overall} overall"),
     *(("true_topk", DIGITS, "true_topk", {"method.k": k, **STEPS},
        "; {accuracy} at {upload} and {overall}") for k in (250, 125)),
+    *(("sums", TODAY, "fetchsgd", {"method.cols": cols, **NO_K}, words) for cols, words in (
+        (650_000, "| {accuracy} at {upload} up and {overall} overall"),
+        (325_000, "; {accuracy} at {upload} and {overall}."))),
+    *(("sums", DIGITS, "fetchsgd", {"method.cols": cols, "method.k": 0, "download.step": step},
+       words) for cols, step, words in (
+        (8000, 1.0, "| {accuracy} at {upload} up and {overall} overall"),
+        (4000, 1.0, "; {accuracy} at {upload} and {overall}"),
+        (2000, 1.0, "; {accuracy} at {upload} and {overall}"),
+        (1000, 0.5, "0.5 {accuracy} at {upload} and {overall} |"))),
     ("sums", "cifar10-cohorts", "fetchsgd", {"method.cols": 325_000, **FEWER},
      "0.08: {accuracy} at {upload}; "),
     ("sums", "cifar10-sums", "fetchsgd", {"method.cols": 650_000, **FEWER},
@@ -118,7 +129,7 @@ def test_each_row_of_which_settings_when_has_its_own_figures(told):
     name, file, method, settings, words = told
     page = (ROOT / "docs/results.md").read_text()
     rows = page.split("## Which settings when")[1].split("With few clients")[0].splitlines()
-    row = next(row for row in rows if f"`{name}`" in row)
+    row = next(row for row in rows if f"`{name}`" in row or f"`--preset {name}`" in row)
     found = runs_of(file, method, settings)
     ratios = {
         kind: f"{fmean(run.compression(kind, 'wire') for run in found):.0f}x"
@@ -126,6 +137,50 @@ def test_each_row_of_which_settings_when_has_its_own_figures(told):
     }
     accuracy = f"{100 * fmean(run.value for run in found):.1f} %"
     assert words.format(accuracy=accuracy, **ratios) in row
+
+
+CIFAR = "fetchsgd train cifar10"
+COHORT = "--set clients_per_round=25 --set peak=0.08"
+COMMANDS = [
+    (f"{CIFAR} --preset messages", TODAY, "uncompressed", {**HALF_STEP, **NO_K_AT_ALL}),
+    (f"{CIFAR} --preset messages --set download.step=1", TODAY, "uncompressed",
+     {"download.step": 1.0, **NO_K_AT_ALL}),
+    (f"{CIFAR} --preset messages {COHORT}", "cifar10-cohorts", "uncompressed",
+     {**HALF_STEP, **NO_K_AT_ALL}),
+    (CIFAR, TODAY, "fetchsgd", {"method.cols": 650_000, **NO_K}),
+    (f"{CIFAR} --set cols=325000", TODAY, "fetchsgd", {"method.cols": 325_000, **NO_K}),
+    (f"{CIFAR} --set cols=325000 {COHORT}", *SMALL_ROUNDS[:-1]),
+    ("fetchsgd train digits --preset messages", DIGITS, "uncompressed",
+     {"download.step": 1.0, "upload.density": 0.01}),
+    ("fetchsgd train digits --set cols=4000", DIGITS, "fetchsgd",
+     {"method.cols": 4000, "method.k": 0, "download.step": 1.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", COMMANDS, ids=str)
+def test_the_commands_of_which_settings_when_are_the_measured_rows(told):
+    """All settings are the same, given or not."""
+    command, *row = told
+    told = (
+        line.split("#")[0].strip() for line in (ROOT / "docs/results.md").read_text().splitlines()
+    )
+    assert command in told
+    if CIFAR in command and not (data_folder() / "cifar-10-batches-bin").exists():
+        pytest.skip("CIFAR10 is not in FETCHSGD_DATA")
+    name, *words = command.removeprefix("fetchsgd train ").split()
+    given = {"task": {"name": name}}
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    sets = [value for key, value in zip(words[::2], words[1::2], strict=True) if key == "--set"]
+    if "--preset" in pairs:
+        given = merge(preset(pairs["--preset"]), given)
+    asked = compared_settings(resolve(given, sets).settings)
+    measured = runs_of(*row)[0].settings
+    decay = "train.weight_decay_by"
+    if asked.get(decay) == "auto":  # which is the server where messages are rounded
+        asked[decay] = "server"
+    if not asked["train.weight_decay"]:
+        asked[decay] = measured.get(decay)
+    assert {key: asked.get(key) for key in measured} == measured
 
 
 def reached(file, method, settings):
@@ -179,12 +234,7 @@ REACHED = [
     (TODAY, "uncompressed", {"download.step": 0.5, "upload.density": 0.018}, "upload"),
     (TODAY, "true_topk", SMALL, "upload"),
     (TODAY, "true_topk", TINY, "upload"),
-    (TODAY, "fetchsgd",
-     {"method.cols": 650_000, "method.k": 10_000, "method.noise_limit": 1.5}, "upload"),
-    (TODAY, "fetchsgd",
-     {"method.cols": 325_000, "method.decode": "auto", "schedule.peak": 0.6, "method.k": 20_000},
-     "upload"),
-    (TODAY, "fetchsgd", {"method.cols": 325_000, **NO_K}, "upload"),
+    *((TODAY, "fetchsgd", {"method.cols": cols, **NO_K}, "upload") for cols in (650_000, 325_000)),
     SMALL_ROUNDS,
     *(("cifar10-sums", "fetchsgd",
        {"method.cols": cols, "method.k": 0, "upload.sum_bits": 8, **MANY}, "upload")

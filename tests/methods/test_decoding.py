@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fetchsgd.methods import decoding
 from fetchsgd.methods.decoding import BINS, RATE, MeanShares, Prior, Unbiased
 from fetchsgd.sketch import CountSketch
 
@@ -114,6 +115,13 @@ def at(shares):
     low = shares.places.long()
     upper = (low + 1).clamp(max=BINS - 1)
     return torch.lerp(shares.shares[low], shares.shares[upper], shares.places - low)
+
+
+def test_mean_shares_may_be_taken_from_some_coordinates(monkeypatch):
+    variance, one = variances(6000, 2.0).sort().values, sketch(6000, 1500)
+    every = shares_of(variance, one).shares
+    monkeypatch.setattr(decoding, "SAMPLE", 600)
+    assert_close(shares_of(variance, one).shares, every, rtol=0, atol=0.05)
 
 
 def test_no_unbiased_gain_has_less_variance():

@@ -62,9 +62,14 @@ def test_sends_and_keeps_what_a_step_does(options, grid):
         torch.testing.assert_close(own[name], part, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"decode": "unbiased"}, {"decode": "unbiased", "rows": 3, "noise_limit": 1.0}],
+    ids=str,
+)
 @pytest.mark.parametrize("grid", [Float32Grid, StepGrid])
-def test_without_k_too(grid):
-    method = FetchSGD(dim=DIM, k=0, cols=500)
+def test_without_k_too(grid, options):
+    method = FetchSGD(dim=DIM, k=0, cols=500, **options)
     origin = torch.linspace(-1, 1, DIM)
     deliver = grid((DIM,), origin).deliver(grid((DIM,), origin).start(origin))
     plain, own = started(method), started(method)
@@ -74,6 +79,26 @@ def test_without_k_too(grid):
         torch.testing.assert_close(also.dense, sent.dense, rtol=1e-3, atol=1e-4)
     for name in ("momentum", "error"):
         torch.testing.assert_close(own[name], plain[name], rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_chosen_and_not_sent_stays_as_it_was():
+    """On a grid of steps most of the k are too small: their momentum and when they were sent."""
+    method = FetchSGD(dim=DIM, k=100, cols=500, revisit=3.0)
+    origin = torch.linspace(-1, 1, DIM)
+    grid = StepGrid((DIM,), origin, step=1.0)
+    deliver = grid.deliver(grid.start(origin))
+    plain, own = started(method), started(method)
+    counts = []
+    for t, table in enumerate(gradients(method, 3)):
+        before = plain["sent"]
+        sent, plain = method.step(table, plain, 0.2, deliver, round=t)
+        method.overwriting_step(table, own, 0.2, deliver, round=t)
+        moved, chosen = sent.sparse.values != 0, sent.sparse.indices
+        counts.append(int(moved.sum()))
+        for state in (plain, own):
+            assert torch.equal(state["momentum"][chosen] == 0, moved)
+            assert torch.equal(state["sent"][chosen], before[chosen].masked_fill(moved, t))
+    assert 0 < sum(counts) < 300
 
 
 def test_a_prior_is_flat_at_first():
@@ -95,6 +120,17 @@ def test_a_sample_is_enough_for_the_horizon(monkeypatch):
         horizons.append(cells.horizon(2.5))
     assert horizons[0] > 0
     assert abs(horizons[1] - horizons[0]) <= 0.5
+
+
+def test_mean_shares_are_taken_from_coordinates_and_their_own_cells(monkeypatch):
+    method = FetchSGD(dim=DIM, k=100, cols=2500)
+    [table] = gradients(method, 1)
+    known = []
+    for sample in (DIM, 300):
+        monkeypatch.setattr(reading_pieces, "SAMPLE", sample)
+        variance = started(method)["variance"]
+        known.append(reading_pieces.PriorCells.of(method.sketch, table, variance).shares)
+    torch.testing.assert_close(known[1], known[0], rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 100, 1000])
@@ -121,6 +157,17 @@ def test_sixteen_bits_are_right_on_average():
     assert torch.equal(into[:4].float(), exact)
     put_rounded(into[:1], torch.tensor([torch.nan]), torch.Generator().manual_seed(0))
     assert into[0].isnan()
+
+
+def test_every_round_rounds_anew():
+    """A number that is always rounded by the same draw always goes the same way."""
+    method = FetchSGD(dim=DIM, k=1, cols=DIM, state_bits=16)  # no two share a cell
+    start = {name: torch.ones_like(part) for name, part in method.init(CPU).items()}
+    ends = [method.step(torch.zeros(1, DIM), start, 0.001, round=round)[1] for round in (4, 5, 4)]
+    for name, part in ends[0].items():
+        assert part.unique().numel() > 1
+        assert not torch.equal(part, ends[1][name]), name
+        assert torch.equal(part, ends[2][name]), name
 
 
 def test_a_state_of_sixteen_bits_trains_as_well():

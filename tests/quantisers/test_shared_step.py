@@ -166,3 +166,13 @@ def test_the_largest_density_rounds():
     rows = torch.randn(2, 5000, generator=torch.Generator().manual_seed(0))
     rounded = SharedStep(100.0).round_rows(rows, 1, torch.arange(2)).dequantise()
     assert float((rounded - rows).norm() / rows.norm()) < 0.005
+
+
+def test_one_number_may_hold_all_that_a_large_client_has():
+    """Its step is the finest that a client may take, so its levels are the largest there are."""
+    rows = torch.zeros(1, 5000)
+    rows[0, 17] = -7.0
+    for density in (0.5, 1.0, 100.0):
+        rounded = SharedStep(density).for_size(1e-9).round_rows(rows, KEY, clients(1))
+        step = float(rounded.steps[0])
+        assert abs(float(rounded.dequantise()[0, 17]) + 7) <= step * 1.0001

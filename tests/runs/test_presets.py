@@ -1,6 +1,9 @@
 """Presets: settings that belong together."""
 
+from dataclasses import replace
+
 import pytest
+from tinytask import tiny
 
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import merge, resolve
@@ -40,6 +43,7 @@ FIXED = {"method": {"hash": "fixed"}}
         (FIXED, [], "float32"),
         ({}, ["hash=fixed"], "float32"),
         (FIXED, ["method.hash=fresh"], "steps"),
+        ({}, ["hash=fixed", "method.hash=fresh"], "steps"),
         ({}, ["hash=fixed", "download.grid=steps"], "steps"),
         ({"method": {"name": "uncompressed"}}, [], "float32"),
         ({}, ["method.name=true_topk"], "float32"),
@@ -56,6 +60,18 @@ def test_a_task_suggests_to_the_paper_s_form_what_it_alone_has():
         options = resolve(given, sets).method_options
         assert (options["k"], options["cols"]) == (500, 8000)  # cols as for either form
     assert resolve(FIXED, ["k=3"]).method_options["k"] == 3
+
+
+def hashed(seed=0):
+    """A task that wants to choose the form of the method."""
+    own = {"methods": {"fetchsgd": {"hash": "fixed", "k": 3, "cols": 9}}}
+    return replace(tiny(seed), preset=own)
+
+
+def test_a_task_must_not_choose_the_form():
+    with pytest.raises(UserError, match=r"must not set method.hash.*part .*'fetchsgd-paper'"):
+        resolve({"task": {"name": f"{__name__}:hashed"}})
+    assert resolve({"task": {"name": f"{__name__}:hashed"}, "method": {"name": "uncompressed"}})
 
 
 def test_the_default_is_what_the_preset_for_sums_says():

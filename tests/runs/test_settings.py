@@ -189,6 +189,13 @@ def no_defaults(seed, folder):
     assert folder == "here"
     return tiny(seed)
 
+def both_forms(seed):
+    forms = {
+        "fetchsgd": {"k": 3, "cols": 9, "momentum": 0.5},
+        "fetchsgd-paper": {"k": 5, "cols": 7},
+    }
+    return replace(tiny(seed), preset={**tiny(seed).preset, "methods": forms})
+
 def all_kinds(seed, subset=None, label="", sizes=[1], table={}):
     return tiny(seed)
 
@@ -272,6 +279,20 @@ def test_a_method_of_the_users_own_trains(own_parts, tmp_path):
 def test_mistakes_in_parts_of_the_users_own(given, sets, message, own_parts):
     with pytest.raises(UserError, match=message):
         resolve({**TINY, **given}, sets)
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ([], (3, 9, 0.5)),
+        (["hash=fixed"], (5, 7, 0.9)),
+        (["hash=fixed", "k=6"], (6, 7, 0.9)),
+        (["hash=fixed", "method.hash=fresh"], (3, 9, 0.5)),
+    ],
+)
+def test_a_task_may_suggest_something_else_to_each_form_of_fetchsgd(sets, expected, own_parts):
+    options = resolve({"task": {"name": "own_parts:both_forms"}}, sets).method_options
+    assert (options["k"], options["cols"], options["momentum"]) == expected
 
 
 def test_a_task_without_defaults_works_when_all_is_given(own_parts):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fetchsgd.server.grids import GRIDS, walk
+from fetchsgd.server.grids import GRIDS, floats, steps, walk
 from fetchsgd.server.grids.step_log import StepLog
 from fetchsgd.server.grids.walk import missed_statistics
 from fetchsgd.server.ledger import Ledger
@@ -94,6 +94,14 @@ def test_a_client_older_than_the_log_gets_everything():
         assert torch.equal(client.weights, server.position.weights)
 
 
+def test_the_oldest_version_in_the_log_is_still_there():
+    server = Server("steps", 0)
+    for _ in range(9):
+        server.step()
+    oldest = server.downloads.log.oldest
+    assert [decode(server.message(held)).since for held in (oldest - 1, oldest)] == [0, oldest]
+
+
 def test_nothing_new_is_an_empty_message():
     server = Server("steps", 0)
     server.step()
@@ -137,6 +145,21 @@ def test_counted_bytes_are_those_of_the_messages(name):
             versions[client] = round
     assert really > 50_000
     assert server.ledger.wire_bytes.down == pytest.approx(really, rel=0.005)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_bytes_are_counted_once_however_often_they_are_worked_out(name, monkeypatch):
+    totals = []
+    for most in (1 << 24, 0):  # at the end, and in every round
+        for module in (floats, steps):
+            monkeypatch.setattr(module, "MOST_KEPT", most)
+        server = Server(name, 1)
+        for round in range(1, 6):
+            server.step()
+            server.ledger.download(np.arange(3), round, server.position)
+        totals.append(server.ledger.wire_bytes.down)
+        assert server.ledger.wire_bytes.down == totals[-1]
+    assert totals[1] == pytest.approx(totals[0], abs=1)
 
 
 def test_the_log_is_bounded_in_entries_too():

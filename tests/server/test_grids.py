@@ -107,6 +107,26 @@ def test_changes_are_as_coarse_as_the_smallest_of_them_allows():
     assert len(sent.steps.unique()) < len(plain.steps.unique())
 
 
+def test_the_smallest_change_counts_in_steps_of_each_tensor():
+    """Of a tensor with large steps fewer make up the smallest change than of one with small."""
+    grid = StepGrid((2, 2), torch.tensor([1.0, -1.0, 0.01, -0.01]), step=1 / 128)
+    wanted = SparseVector(4, torch.arange(4), torch.tensor([0.1, -0.15, 0.1, -0.15]))
+    sent = grid.deliver(grid.start(grid.origin))(wanted)
+    assert sent.steps.tolist() == [16, -16, 1024, -2048]
+    assert ((sent.sparse.values - wanted.values).abs() <= 0.0501).all()
+
+
+def test_zeros_among_what_is_wanted_change_nothing_else():
+    grid, origin = grid_of("steps", 1 / 128)
+    deliver = grid.deliver(grid.start(origin))
+    values = torch.tensor([0.1, 0.2, 0.3])
+    alone = deliver(SparseVector(len(origin), torch.tensor([0, 2, 3]), values))
+    with_zero = torch.tensor([0.1, 0.0, 0.2, 0.3])
+    more = SparseVector(len(origin), torch.arange(4), with_zero)
+    assert deliver(more).steps[[0, 2, 3]].tolist() == alone.steps.tolist()
+    assert deliver(more).steps[1] == 0
+
+
 def test_nothing_wanted_and_zeros_among_it():
     grid, origin = grid_of("steps")
     deliver = grid.deliver(grid.start(origin))
@@ -243,3 +263,13 @@ def test_an_update_of_another_kind_or_model_is_refused(name):
         grid.receive(None, SparseUpdate(len(origin), torch.tensor([0]), other, 1))
     with pytest.raises(ValueError, match="the update is for 3 weights"):
         grid.receive(None, SparseUpdate(3, torch.tensor([0]), other, 1))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_what_a_client_held_is_left_as_it_was(name):
+    grid, origin = grid_of(name)
+    held = HeldVersion(4, torch.zeros(len(origin), dtype=grid.held_dtype))
+    values = Integers(torch.tensor([1])) if name == "steps" else Floats(torch.ones(1))
+    after, _ = grid.receive(held, SparseUpdate(len(origin), torch.tensor([2]), values, 5, 4))
+    assert after.vector[2] == 1
+    assert not held.vector.any()

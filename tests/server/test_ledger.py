@@ -91,6 +91,16 @@ def test_a_weight_takes_two_bytes_until_versions_need_more():
     assert longer.changed_in[39_999] == 1
 
 
+def test_room_for_more_clients_forgets_nobody():
+    ledger = new(5, 10, 3)
+    ledger.download(np.array([3]), 1, anywhere(5))
+    ledger.upload(np.array([3]), 2, 0, 0.0)
+    wider = ledger.for_clients(100_000)
+    for versions, version in ((wider.held, 1), (wider.merged, 2)):
+        assert len(versions) == 100_000
+        assert versions.get(np.array([3, 4, 99_999])).tolist() == [version, 0, 0]
+
+
 def test_dense_updates_are_counted_in_slices(monkeypatch):
     """As if they were counted at once."""
     ledgers = [new(1000, 2, 5) for _ in range(2)]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fetchsgd.methods.messages import DenseMessage, Upload
-from fetchsgd.sums import Modular
+from fetchsgd.sums import Modular, level_rows
 from fetchsgd.sums.layout import Layout
 from fetchsgd.sums.residues import Residues
 from fetchsgd.wire import DenseVector, MismatchError, decode, encode
@@ -69,6 +69,31 @@ def test_no_client_adds_more_than_its_clip():
         sent = quantiser(bits, 1e-3).round_rows(1e6 * vectors(), 5, torch.arange(CLIENTS))
         assert sent.levels.abs().max() == clip
         assert sent.clipped > 0.9 * sent.levels.numel()
+
+
+def test_not_even_by_a_rounded_step():
+    """The inverse of a step is rounded too: clip * step * (1 / step) may be above the clip."""
+    for step in (0.1, 0.3, 1 / 3, 0.7, 1e-3):
+        fine = quantiser(15, step, sum_clip=1)
+        sent = fine.round_rows(1e9 * vectors(), 5, torch.arange(CLIENTS))
+        assert sent.levels.abs().max() == fine.clip == 2**14 - 1
+
+
+def test_a_client_among_very_many_still_adds_a_level():
+    assert Modular(sum_bits=4).for_round(1, 0.1, 10_000).clip == 1
+
+
+def test_where_no_step_is_known_the_first_is_taken():
+    for nothing in (None, 0, 0.0):
+        assert Modular(first_step=0.5).for_round(1, nothing, 9).step == 0.5
+        assert Modular(first_step=0.5, sum_step=2.0).for_round(1, nothing, 9).step == 2.0
+    assert Modular(first_step=0.5).for_round(1, 0.25, 9).step == 0.25
+
+
+def test_large_cohorts_are_summed_a_part_at_a_time(monkeypatch):
+    monkeypatch.setattr(level_rows, "EXACT_ROWS", 5)
+    sent = quantiser().round_rows(vectors(), 5, torch.arange(CLIENTS))
+    assert torch.equal(sent.sum(), sent.levels.long().sum(dim=0))
 
 
 def test_what_is_not_finite_is_sent_as_zeros():

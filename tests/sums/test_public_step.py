@@ -103,6 +103,37 @@ def test_begins_from_any_step(first_step):
     assert found[-1][0] == pytest.approx(expected, rel=0.2)
 
 
+@pytest.mark.parametrize("first_step", [1e-9, 1e4])
+def test_a_sum_that_says_nothing_is_not_used(first_step):
+    """One step is so fine that sums wrap all over, one so coarse that they are but rounding."""
+    quantiser = Modular(sum_bits=8, first_step=first_step).for_round(0, None, CLIENTS)
+    sent = quantiser.round_rows(gradients(1e-3, 0), 77, torch.arange(CLIENTS))
+    opened = quantiser.open(sent.sum(), CLIENTS, Layout.of(COUNT))
+    assert not opened.seen.usable
+    assert not opened.mean.any()
+
+
+def test_from_nothing_at_all_a_step_moves_by_so_much_and_no_more():
+    quantiser = Modular(sum_bits=8).for_round(0, 1.0, CLIENTS)
+    opened = quantiser.open(torch.zeros(COUNT, dtype=torch.int64), CLIENTS, Layout.of(COUNT))
+    assert float(opened.seen.next_step) == 1 / 256
+
+
+def test_sums_of_fewer_are_taken_for_as_much_larger():
+    """Those of more than half; of fewer than that one learns only that a step is too fine."""
+    quantiser = Modular(sum_bits=8).for_round(5, 1.0, CLIENTS)
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(COUNT, generator=generator)
+
+    def after(deviation, arrived):
+        levels = (deviation * normal).round().long()
+        return float(quantiser.open(levels, arrived, Layout.of(COUNT), arrived).seen.next_step)
+
+    assert after(9, CLIENTS) < 1
+    assert after(9, 4) == 1
+    assert 1 < after(40, CLIENTS) < after(40, 8) < after(40, 6)
+
+
 def test_all_zeros_break_nothing():
     found = run(Modular(sum_bits=8), [0.0] * 10 + [1e-3] * 40)
     assert all(math.isfinite(step) for step, *_ in found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fetchsgd.errors import UserError, from_os
 from fetchsgd.named import REQUIRED, did_you_mean
-from fetchsgd.runs.older import FETCHSGD
+from fetchsgd.runs.older import FETCHSGD, PAPERS_FORM
 from fetchsgd.runs.settings.assignments import (
     SHORT_KEYS,
     Assignment,
@@ -155,6 +155,11 @@ def _preset(task: Task, known: Settings, form: str) -> Settings:
                 f"the preset of the task {task.name!r} must not set {part.setting}: it decides "
                 "which options exist, so only a file of settings or --set may"
             )
+    if METHOD.name_in(known) == FETCHSGD and "hash" in preset["method"]:
+        raise UserError(
+            f"the preset of the task {task.name!r} must not set method.hash, on which other "
+            f"defaults depend; it may have a part of its own for {PAPERS_FORM!r} among its methods"
+        )
     return preset
 
 
