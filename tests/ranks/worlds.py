@@ -72,12 +72,7 @@ WAYS = {
     "private sums": {"method": "fetchsgd", "privacy": {**DISTRIBUTED, "random": "seed"}, **MODULAR},
     "shaken": {"task": shaken, "method": "uncompressed"},
     "shaken one by one": {"task": shaken, "method": "local_topk", "averaging": "examples"},
-    "local steps": {
-        "method": "uncompressed", "nesterov": True,
-        "local": {
-            "steps": 5, "batch_size": 2, "optimizer": "adamw", "state": "keep", "outer_rate": 0.7,
-        },
-    },
+    "local steps": with_adamw("uncompressed", nesterov=True),
     "AdamW, fetchsgd": with_adamw("fetchsgd", nesterov=True),
     "AdamW, fetchsgd, one hash": with_adamw("fetchsgd", hash="fixed"),
     "AdamW, true_topk": with_adamw("true_topk", nesterov=True),

@@ -217,13 +217,13 @@ def test_the_metric_of_other_tasks_is_a_mean(dtype):
 
 
 def test_the_preset_is_the_papers(folder, tokenizer):
-    def settings(method):
+    def settings(method, **options):
         given = {"task": {"name": "personachat", "folder": str(folder), "candidates": 2}}
         few = {"clients_per_round": 2}  # of the two that there are
-        return resolve(given | {"method": {"name": method}, "train": few}).settings
+        return resolve(given | {"method": {"name": method, **options}, "train": few}).settings
 
     assert module.PRESET["train"]["clients_per_round"] == 4
-    fetchsgd, fedavg = settings("fetchsgd"), settings("fedavg")
+    fetchsgd, fedavg = settings("fetchsgd", hash="fixed"), settings("fedavg")
     assert fetchsgd["schedule"]["kind"] == "linear"
     assert fetchsgd["schedule"]["peak"] == 0.16
     assert fetchsgd["method"]["momentum"] == 0.9

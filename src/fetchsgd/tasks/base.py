@@ -166,7 +166,8 @@ class Task:
     summary: turns that into the metric shown, such as a mean loss into perplexity.
     eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
-    preset: settings that suit the task, by section and key; `methods` in it holds those of methods.
+    preset: settings that suit the task, by section and key; `methods` in it holds those of methods,
+        "fetchsgd-paper" in that those of FetchSGD with one hash for the whole run.
     """
 
     name: str
