@@ -110,8 +110,10 @@ def test_blocks_and_steps():
     for scale in (1.0, 1e-20, 1e20):
         origin = (scale * rng.standard_normal(sum(sizes))).astype(np.float32)
         origin[100:107] = 0.25  # all equal, as biases are
-        plain = step_sizes(origin, list(sizes), 0.3)
-        assert same_bits(plain, our_step_sizes(torch.from_numpy(origin), sizes, 0.3))
+        for by_size in (False, True):
+            plain = step_sizes(origin, list(sizes), 0.3, by_size)
+            ours = our_step_sizes(torch.from_numpy(origin), sizes, 0.3, by_size)
+            assert same_bits(plain, ours)
 
 
 MESSAGES = [

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,9 @@ def test_weights():
     assert our_checksum(found) == given["checksum"]
     steps = plain_step_sizes(origin.numpy(), sizes, given["step"])
     assert digits(steps) == given["steps"]
+    by_size = plain_step_sizes(origin.numpy(), sizes, given["step"], by_size=True)
+    assert digits(by_size) == given["steps_by_size"]
+    assert digits(replace(grid, by_size=True).tensor_steps) == given["steps_by_size"]
     plain = Grid(origin.numpy(), np.repeat(steps, sizes))
     found = plain.weights(Held(1, np.array(given["n"], np.int32)))
     assert (digits(found), checksum(found)) == (given["weights"], given["checksum"])

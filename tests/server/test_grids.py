@@ -145,6 +145,22 @@ def test_a_tensor_that_starts_constant_gets_the_usual_step():
     torch.testing.assert_close(grid.tensor_steps, expected, rtol=2**-STEP_BITS, atol=0)
 
 
+def test_steps_by_size_go_as_the_root_of_it_and_keep_their_mean():
+    flat = model()
+    plain = StepGrid(tuple(flat.sizes), flat.weights(), 0.5)
+    by_size = replace(plain, by_size=True)
+    numbers = torch.tensor(flat.sizes).double()
+    factors = by_size.tensor_steps.double() / plain.tensor_steps.double()
+    assert len(numbers.unique()) > 1
+    expected = numbers.sqrt() * numbers.sum() / (numbers * numbers.sqrt()).sum()
+    rounded_twice = 2 * 2.0**-STEP_BITS
+    torch.testing.assert_close(factors, expected, rtol=rounded_twice, atol=0)
+    mean = float((factors * numbers).sum() / numbers.sum())
+    assert mean == pytest.approx(1, rel=rounded_twice)
+    alone = replace(plain, sizes=(flat.dim,))
+    assert torch.equal(replace(alone, by_size=True).tensor_steps, alone.tensor_steps)
+
+
 def test_steps_have_few_bits():
     """So what the last bits of a sum depend on, such as the device, does not show."""
     grid, _ = grid_of("steps")

@@ -55,14 +55,21 @@ def grid_for(settings: dict, origin: np.ndarray, sizes: list[int]) -> Grid:
         return Grid(origin, None)
     if download["grid"] != "steps":
         raise ValueError(f"this client does not know download.grid = {download['grid']!r}")
-    return Grid(origin, np.repeat(step_sizes(origin, sizes, download["step"]), sizes))
+    steps = step_sizes(origin, sizes, download["step"], download.get("by_size", False))
+    return Grid(origin, np.repeat(steps, sizes))
 
 
-def step_sizes(origin: np.ndarray, sizes: list[int], fraction: float) -> np.ndarray:
+def step_sizes(
+    origin: np.ndarray, sizes: list[int], fraction: float, by_size: bool = False
+) -> np.ndarray:
     """One step for each tensor, in float64 up to the last rounding: to 8 significant bits."""
     parts = np.split(origin.astype(np.float64), np.cumsum(sizes)[:-1])
     spread = np.array([part.std() for part in parts])
     varied = spread > 0
     usual = spread.sum() / varied.sum() if varied.any() else 1.0
-    mantissa, exponent = np.frexp(fraction * np.where(varied, spread, usual))
+    exact = fraction * np.where(varied, spread, usual)
+    if by_size:
+        numbers = np.array(sizes, np.float64)
+        exact *= np.sqrt(numbers) * (numbers.sum() / (numbers * np.sqrt(numbers)).sum())
+    mantissa, exponent = np.frexp(exact)
     return np.ldexp(np.round(mantissa * 2**8), exponent - 8).astype(np.float32)

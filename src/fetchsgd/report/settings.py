@@ -41,6 +41,7 @@ USUAL = {
     "method.state_bits": 32,
     "method.nesterov": False,
     "train.average": 0.0,
+    "download.by_size": False,
     "train.leaving": 0,
     "train.leave_every": 0,
     "local.steps": 0,
@@ -66,7 +67,8 @@ DEPENDENT = {
         (_FORM, "fixed"),
     ),
     **dict.fromkeys(
-        ("download.step", "download.log", "download.coarse"), ("download.grid", "steps")
+        ("download.step", "download.log", "download.coarse", "download.by_size"),
+        ("download.grid", "steps"),
     ),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),

@@ -293,6 +293,10 @@ MEANINGS: dict[str, Meaning] = {
     "download.coarse": Meaning(
         "whether changes are multiples of as many steps as the smallest allows: fewer bits"
     ),
+    "download.by_size": Meaning(
+        "whether large tensors have larger steps and small ones finer, by the root of their number "
+        "of weights"
+    ),
     "privacy.mode": Meaning(
         "differential privacy for whole clients: 'central', noise by a server that is trusted, or "
         "'distributed', noise by the clients in whole levels"

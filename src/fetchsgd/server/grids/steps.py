@@ -46,6 +46,9 @@ class StepGrid:
         Where the k largest are sent, most are hardly larger than the smallest, so this costs next
         to nothing, and few different numbers take few bits. While changes are small, as in the
         first rounds, single steps are there.
+    by_size: steps also go as the root of a tensor's number of weights. `step` is then the mean
+        fraction of all weights. Each tensor matters about as much to the loss as any other, but
+        only large ones cost many bytes, so these are rounded more coarsely (docs/theory.md).
 
     >>> grid = StepGrid((4,), torch.tensor([1.0, -1.0, 1.0, -1.0]), step=0.25)
     >>> place = grid.start(grid.origin)
@@ -59,6 +62,7 @@ class StepGrid:
     step: float = 0.125
     log: int = 256
     coarse: bool = True
+    by_size: bool = False
     tensor_ends: Int64[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
     tensor_steps: Float32[Tensor, " tensors"] = field(init=False, repr=False, compare=False)
 
@@ -69,7 +73,7 @@ class StepGrid:
             raise ValueError(f"download.log must be at least 1, got {self.log}")
         device = self.origin.device
         ends = torch.tensor(self.sizes, device=device).cumsum(0)
-        steps = step_sizes(self.origin, self.sizes, self.step)
+        steps = step_sizes(self.origin, self.sizes, self.step, self.by_size)
         object.__setattr__(self, "tensor_ends", ends)
         object.__setattr__(self, "tensor_steps", steps.to(device))
 
@@ -141,17 +145,25 @@ class StepGrid:
 
 
 def step_sizes(
-    origin: Float32[Tensor, " dim"], sizes: tuple[int, ...], fraction: float
+    origin: Float32[Tensor, " dim"], sizes: tuple[int, ...], fraction: float, by_size: bool = False
 ) -> Float32[Tensor, " tensors"]:
     """The same on every device: computed in float64 on the CPU, and rounded to a few bits.
 
     A tensor whose weights all start equal, such as a bias of zeros, takes the others' mean.
+
+    >>> origin = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
+    >>> step_sizes(origin, (8, 2), 0.25), step_sizes(origin, (8, 2), 0.25, by_size=True)
+    (tensor([0.2500, 0.2500]), tensor([0.2773, 0.1387]))
     """
     parts = torch.split(origin.cpu(), list(sizes))
     spread = torch.stack([part.double().std(correction=0) for part in parts])
     varied = spread > 0
     usual = spread.sum() / varied.sum() if bool(varied.any()) else spread.new_ones(())
-    mantissa, exponent = torch.frexp(fraction * torch.where(varied, spread, usual))
+    exact = fraction * torch.where(varied, spread, usual)
+    if by_size:
+        numbers = torch.tensor(sizes, dtype=torch.float64)
+        exact = exact * (numbers.sqrt() * (numbers.sum() / (numbers * numbers.sqrt()).sum()))
+    mantissa, exponent = torch.frexp(exact)
     rounded = torch.ldexp((mantissa * 2**STEP_BITS).round(), exponent - STEP_BITS)
     return rounded.float()
 
