@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 # Tests are many small computations. Threads that wait for each other by spinning make them ten
 # times slower wherever others share the cores; tests of threads ask for them. For children, too.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and children would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
