@@ -11,6 +11,8 @@ from fetchsgd.report import find_runs
 from fetchsgd.report.groups import differing_settings, distinguishing_settings, group_by_task
 from fetchsgd.report.page_data import group_details, group_name, group_status
 from fetchsgd.report.settings import (
+    DEPENDENT,
+    USUAL,
     USUAL_SUMS,
     Series,
     compared_settings,
@@ -60,6 +62,11 @@ def test_runs_that_differ_in_more_than_their_seed_are_points_of_their_own(
     make_run("other", **{"options": {"k": 50}, **other}, seed=1)
     groups = [group for task in group_by_task(find_runs([tmp_path])) for group in task.groups]
     assert len(groups) == 2
+
+
+def test_a_setting_that_is_told_only_where_it_is_unusual_depends_on_no_other():
+    """It would be absent where it is usual, as if it had no effect, and so distinguish nothing."""
+    assert not {*USUAL, *USUAL_SUMS} & DEPENDENT.keys()
 
 
 def test_a_run_of_an_older_version_is_a_seed_of_the_same_settings(make_run, tmp_path):

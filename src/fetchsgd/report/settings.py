@@ -67,8 +67,7 @@ DEPENDENT = {
         (_FORM, "fixed"),
     ),
     **dict.fromkeys(
-        ("download.step", "download.log", "download.coarse", "download.by_size"),
-        ("download.grid", "steps"),
+        ("download.step", "download.log", "download.coarse"), ("download.grid", "steps")
     ),
     **dict.fromkeys(("method.window", "method.window_form"), ("method.error", "window")),
     "method.window_eps": ("method.window_form", "histogram"),
