@@ -37,6 +37,8 @@ def mean_of(file, method, settings, kind):
 
 
 DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
+BY_SPREAD, BY_SIZE = ({"download.by_size": told} for told in (None, True))
+LARGE_STEP = {"download.step": 8.0, "upload.density": 0.005, **BY_SIZE}
 DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 NO_K = {"method.k": 0, "method.nesterov": None, "train.average": None, "schedule.peak": 0.22}
 MANY, FEWER = ({"train.clients_per_round": n} for n in (100, 25))
@@ -64,8 +66,9 @@ WHEN = [
     (DIGITS, "true_topk", {"method.k": 500, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 250, **STEPS}, "upload"),
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
-    *((DIGITS, "uncompressed", {"download.step": step, "upload.density": 0.01}, "upload")
-      for step in (1.0, 2.0, 4.0)),
+    *((DIGITS, "uncompressed", {"download.step": step, "upload.density": 0.01, **BY_SPREAD},
+       "upload") for step in (1.0, 2.0, 4.0)),
+    (DIGITS, "uncompressed", LARGE_STEP, "upload"),
     *((DIGITS, "fetchsgd",
        {"method.cols": cols, "method.decode": "auto", "method.k": 500}, "upload")
       for cols in (8000, 4000, 2000, 1000)),
@@ -94,10 +97,14 @@ OVERALL = [
        "; {accuracy} at {upload} and {overall}") for k in (10_000, 5_000)),
     ("true_topk", TODAY, "true_topk", {"method.k": 20_000, **DENSE, "upload.density": 0.015},
      ": {accuracy} at {upload} and {overall} |"),
-    ("messages", DIGITS, "uncompressed", {"download.step": 1.0, "upload.density": 0.01},
+    ("messages", DIGITS, "uncompressed",
+     {"download.step": 1.0, "upload.density": 0.01, **BY_SPREAD},
      "| {accuracy} at {upload} up and {overall} overall"),
-    *(("messages", DIGITS, "uncompressed", {"download.step": step, "upload.density": 0.01},
+    *(("messages", DIGITS, "uncompressed",
+       {"download.step": step, "upload.density": 0.01, **BY_SPREAD},
        "; {accuracy} at {upload} and {overall} (") for step in (2.0, 4.0)),
+    ("messages", DIGITS, "uncompressed", LARGE_STEP,
+     "0.005: {accuracy} at {upload} and {overall} |"),
     ("true_topk", DIGITS, "true_topk", {"method.k": 500, **STEPS},
      "| {accuracy} at {upload} up and {overall} overall"),
     *(("true_topk", DIGITS, "true_topk", {"method.k": k, **STEPS},
@@ -105,12 +112,15 @@ OVERALL = [
     *(("sums", TODAY, "fetchsgd", {"method.cols": cols, **NO_K}, words) for cols, words in (
         (650_000, "| {accuracy} at {upload} up and {overall} overall"),
         (325_000, "; {accuracy} at {upload} and {overall}."))),
-    *(("sums", DIGITS, "fetchsgd", {"method.cols": cols, "method.k": 0, "download.step": step},
-       words) for cols, step, words in (
-        (8000, 1.0, "| {accuracy} at {upload} up and {overall} overall"),
-        (4000, 1.0, "; {accuracy} at {upload} and {overall}"),
-        (2000, 1.0, "; {accuracy} at {upload} and {overall}"),
-        (1000, 0.5, "0.5 {accuracy} at {upload} and {overall} |"))),
+    *(("sums", DIGITS, "fetchsgd",
+       {"method.cols": cols, "method.k": 0, "download.step": step, **steps},
+       words) for cols, step, steps, words in (
+        (8000, 1.0, BY_SPREAD, "| {accuracy} at {upload} up and {overall} overall"),
+        (4000, 1.0, BY_SPREAD, "; {accuracy} at {upload} and {overall}"),
+        (2000, 1.0, BY_SPREAD, "; {accuracy} at {upload} and {overall}"),
+        (1000, 0.5, BY_SPREAD, "0.5 {accuracy} at {upload} and {overall}."),
+        (8000, 2.0, BY_SIZE, "`download.by_size`: {accuracy} at {upload} and {overall} ("),
+        (1000, 1.0, BY_SIZE, "; {accuracy} at {upload} and {overall} ("))),
     ("sums", "cifar10-cohorts", "fetchsgd", {"method.cols": 325_000, **FEWER},
      "0.08: {accuracy} at {upload}; "),
     ("sums", "cifar10-sums", "fetchsgd", {"method.cols": 650_000, **FEWER},
@@ -151,9 +161,11 @@ COMMANDS = [
     (f"{CIFAR} --set cols=325000", TODAY, "fetchsgd", {"method.cols": 325_000, **NO_K}),
     (f"{CIFAR} --set cols=325000 {COHORT}", *SMALL_ROUNDS[:-1]),
     ("fetchsgd train digits --preset messages", DIGITS, "uncompressed",
-     {"download.step": 1.0, "upload.density": 0.01}),
+     {"download.step": 1.0, "upload.density": 0.01, **BY_SPREAD}),
+    ("fetchsgd train digits --preset messages --set download.by_size=true --set download.step=8 "
+     "--set density=0.005", DIGITS, "uncompressed", LARGE_STEP),
     ("fetchsgd train digits --set cols=4000", DIGITS, "fetchsgd",
-     {"method.cols": 4000, "method.k": 0, "download.step": 1.0}),
+     {"method.cols": 4000, "method.k": 0, "download.step": 1.0, **BY_SPREAD}),
 ]  # fmt: skip
 
 
@@ -278,6 +290,11 @@ def test_accuracy_over_epsilon_is_what_was_measured(told):
     ]
     assert len(values) == 5
     assert cell.format(f"{100 * fmean(values):.1f} %") in (ROOT / "docs/privacy.md").read_text()
+
+
+def test_what_steps_by_size_reached_is_what_was_measured():
+    told, up, overall = reached(DIGITS, "uncompressed", LARGE_STEP)
+    assert f"{told} at {up} up and {overall} overall" in (ROOT / "docs/fewer-bytes.md").read_text()
 
 
 def test_what_a_smaller_k_costs_is_what_was_measured():
