@@ -292,9 +292,21 @@ def test_accuracy_over_epsilon_is_what_was_measured(told):
     assert cell.format(f"{100 * fmean(values):.1f} %") in (ROOT / "docs/privacy.md").read_text()
 
 
-def test_what_steps_by_size_reached_is_what_was_measured():
+@pytest.mark.parametrize("page", ["docs/fewer-bytes.md", "experiments/digits/README.md"])
+def test_what_steps_by_size_reached_is_what_was_measured(page):
     told, up, overall = reached(DIGITS, "uncompressed", LARGE_STEP)
-    assert f"{told} at {up} up and {overall} overall" in (ROOT / "docs/fewer-bytes.md").read_text()
+    assert f"{told} at {up} up and {overall} overall" in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("steps", [BY_SPREAD, BY_SIZE], ids=["spread", "size"])
+def test_what_steps_by_size_gain_on_a_transformer_is_what_was_measured(steps):
+    page = (ROOT / "experiments/shakespeare/README.md").read_text()
+    found = runs_of("shakespeare-steps", "uncompressed", {"download.step": 2.0, **steps})
+    values = [run.value for run in found]
+    assert (
+        f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})" in page.split("\n- **")[-1]
+    )
+    assert f"At {fmean(run.compression('overall', 'wire') for run in found):.0f}x overall" in page
 
 
 def test_what_a_smaller_k_costs_is_what_was_measured():
