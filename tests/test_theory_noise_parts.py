@@ -49,3 +49,30 @@ def test_the_tables_are_those_of_the_results(noise_parts):
     assert [one["task"] for one in found["runs"]] == list(noise_parts.RUNS)
     for one in found["runs"]:
         assert noise_parts.table(one) in page
+
+
+def test_the_page_says_what_the_tables_show():
+    """Ratios that the sentences below the tables tell."""
+    found = json.loads((ROOT / "results" / "theory-noise-parts.json").read_text())
+    page = " ".join((ROOT / "docs" / "theory.md").read_text().split())
+    noise = {
+        one["task"]: {name: part["noise"] for name, part in one["parts"].items()}
+        for one in found["runs"]
+    }
+    sampling = {task: next(iter(parts.values())) for task, parts in noise.items()}
+
+    def over(task, name, others):
+        return [a / b for a, b in zip(noise[task][name], others, strict=True)]
+
+    cells = "10 weights to a cell"
+    coarse = {task: over(task, "levels of density 0.01", noise[task][cells]) for task in noise}
+    assert f"at most {max(coarse['cifar10']):.1f} times as noisy as a sketch" in page
+    assert f"they are {max(coarse['digits']):.1f} times as noisy as one 41 times as long" in page
+    assert max(coarse["digits"][2:]) < 1 / 6
+    fine = {task: over(task, "levels of density 0.1", sampling[task]) for task in noise}
+    low, high = min(fine["cifar10"]), max(fine["cifar10"])
+    assert f"adds {low:.1f} to {high:.1f} times what sampling does on CIFAR10" in page
+    assert f"digits {max(fine['digits']):.1f} times at first" in page
+    assert max(fine["digits"][2:]) < 0.3
+    all_cells = [ratio for task in noise for ratio in over(task, cells, sampling[task])]
+    assert f"{min(all_cells):.0f} to {max(all_cells):.0f} times what sampling adds" in page
