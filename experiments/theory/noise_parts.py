@@ -11,10 +11,10 @@ What it is along instead differs from g by
     rounding    each rounds to whole multiples of a step s, at random and for itself: s^2 f (1 - f)
                 for a number at f between two multiples, added up over the numbers, over W
     collisions  they share a sketch of c cells: d / c - 1 times the squared length of the mean of
-                W, with one row and the unbiased decoder, whatever W is (docs/theory.md)
+                W, with one row and the unbiased decoder (docs/theory.md)
 
-each as an expectation and over |g|^2. Only what the run trains with is drawn. The bytes are those
-of a client's message, on average over clients and over the rounds that were looked at.
+each as an expectation and over |g|^2. The bytes are those of a client's message, on average over
+clients and over the rounds that were looked at.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--show", type=Path, help="print the tables of such a file, and stop")
     given = parser.parse_args(arguments)
     if given.show:
-        found = json.loads(given.show.read_text())
+        try:
+            found = json.loads(given.show.read_text())
+        except (OSError, ValueError) as error:
+            parser.error(f"cannot read {given.show}: {error}")
     else:
         runs = [along(task, sets) for task, sets in RUNS.items()]
         found = {
