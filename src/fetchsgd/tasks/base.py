@@ -167,7 +167,8 @@ class Task:
     eval_batch: how many test examples go through the model at once.
     augment: changes training inputs at random, on their device.
     preset: settings that suit the task, by section and key; `methods` in it holds those of methods,
-        "fetchsgd-paper" in that those of FetchSGD with one hash for the whole run.
+        "fetchsgd-paper" in that those of FetchSGD with one hash for the whole run, "messages"
+        those of uncompressed SGD whose clients send levels of one step (`shared_step`).
     """
 
     name: str

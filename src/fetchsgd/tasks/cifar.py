@@ -124,6 +124,11 @@ def preset(
     Both as measured to be best (docs/results.md).
     """
     fresh = {"cols": 650_000, "noise_limit": 1.0, "schedule": {"peak": sketched_peak}}
+    levels = {
+        "schedule": {"peak": 0.2},
+        "upload": {"density": density},
+        "download": {"step": 1.0, "by_size": True},
+    }
     return {
         "train": {
             "epochs": 24.0,
@@ -139,7 +144,7 @@ def preset(
             "fetchsgd-paper": {"k": 50_000, "cols": 650_000},
             "local_topk": {"k": 50_000},
             "true_topk": {"k": 50_000},
-            "uncompressed": {"upload": {"density": density}},
+            "messages": levels,
             "fedavg": {"local": {"epochs": 2}},
         },
     }

@@ -71,7 +71,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd-paper": {"k": 50_000, "cols": 1_240_000},
         "local_topk": {"k": 50_000},
         "true_topk": {"k": 200_000},
-        "uncompressed": {"upload": {"density": 0.02}},
+        "messages": {"upload": {"density": 0.02}},
         "fedavg": {"local": {"epochs": 2}, "train": {"epochs": 0.2}},
     },
 }

@@ -40,6 +40,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd-paper": {"k": 20_000, "cols": 80_000},
         "local_topk": {"k": 20_000},
         "true_topk": {"k": 20_000},
+        "messages": {"download": {"step": 1.0, "by_size": True}},
         "fedavg": {"local": {"epochs": 2}},
     },
 }

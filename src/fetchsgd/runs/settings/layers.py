@@ -24,7 +24,7 @@ from fetchsgd.runs.settings.parts import (
     Chosen,
     Part,
     defaults_of,
-    method_in,
+    forms_in,
 )
 from fetchsgd.runs.settings.ranges import check_ranges, require
 from fetchsgd.runs.settings.sections import KINDS_OF_SECTIONS, SECTIONS, Config, TrainSettings
@@ -56,7 +56,7 @@ def resolve(
     given = merge(given, parse_assignments(assignments, known))
     refuse_unknown(given, known)
     task, options = _task(given, known["task"], {} if made is None else made)
-    layered = merge(known, _preset(task, known, method_in(given)), given, {"task": options})
+    layered = merge(known, _preset(task, known, forms_in(given)), given, {"task": options})
     refuse_unknown(layered, known)
     return _build(layered, task, clients or task.train.num_clients)
 
@@ -142,10 +142,10 @@ def _make_task(name: str, function: Callable[..., Task], options: dict[str, Any]
     return task
 
 
-def _preset(task: Task, known: Settings, form: str) -> Settings:
+def _preset(task: Task, known: Settings, forms: list[str]) -> Settings:
     preset = {name: values for name, values in task.preset.items() if name != "methods"}
     for_methods = task.preset.get("methods", {})
-    for_method = dict(for_methods.get(form, for_methods.get(METHOD.name_in(known), {})))
+    for_method = dict(next((for_methods[form] for form in forms if form in for_methods), {}))
     sections = {k: for_method.pop(k) for k in list(for_method) if k in SECTIONS}
     preset = merge(preset, {"method": for_method}, sections)
     preset |= {k: _served(k, preset[k], known) for k in preset if k in SECTIONS and k != "method"}

@@ -110,6 +110,17 @@ ATTACK = Part("attack", "name", ATTACKS, "none")
 PARTS = (METHOD, QUANTISER, GRID, SUM, MERGE, ATTACK)
 
 
+def forms_in(settings: Settings) -> list[str]:
+    """What a task's suggestions for this run may be named by, the closest first.
+
+    "messages" is for whole gradients in levels of one step, as in the preset of that name.
+    """
+    name = METHOD.name_in(settings)
+    parts = name, QUANTISER.name_in(settings)
+    messages = ["messages"] if parts == ("uncompressed", "shared_step") else []
+    return [*messages, method_in(settings), name]
+
+
 def defaults_of(kind: type, but: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Every field that may be given, with its default or REQUIRED."""
     found: dict[str, Any] = {}
