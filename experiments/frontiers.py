@@ -5,9 +5,9 @@
         --group "the paper's method" $F-paper.jsonl fetchsgd-paper \
         --group "0.1: few bits" $F-low-bit.jsonl fetchsgd-paper,true_topk \
         --group "0.2: the server sees only sums" \
-            $F-frontier.jsonl,$F-cohorts.jsonl,$F-sums.jsonl fetchsgd \
+            $F-frontier.jsonl,$F-cohorts.jsonl,$F-sums.jsonl,$F-steps-resnet9.jsonl fetchsgd \
         --group "0.2: it sees each message" \
-            $F-frontier.jsonl,$F-cohorts.jsonl uncompressed,true_topk
+            $F-frontier.jsonl,$F-cohorts.jsonl,$F-steps-resnet9.jsonl uncompressed,true_topk
     F=results/cifar100
     python experiments/frontiers.py --out $F-frontier.png --level $F-paper.jsonl --floor 0.3 \
         --group "the paper's method" $F-paper.jsonl fetchsgd-paper \

@@ -60,10 +60,12 @@ ROWS = (
     Row("**ours, messages seen**: one step for all", "cifar10-frontier", "uncompressed", {}),
     Row("**ours, messages seen**: the same, 25 clients a round", "cifar10-cohorts", "uncompressed",
         {"upload.density": 0.018}),
-    Row("**ours, messages seen**: and k = 10,000", "cifar10-frontier", "true_topk",
+    Row("**ours, messages seen**: larger steps for larger tensors",
+        "cifar10-steps-resnet9", "uncompressed", {"download.step": 1.0, **LARGE_ROUNDS}),
+    Row("**ours, messages seen**: still larger steps, 50 clients a round",
+        "cifar10-steps-resnet9", "uncompressed", {"train.clients_per_round": 50}),
+    Row("**ours, messages seen**: k = 10,000", "cifar10-frontier", "true_topk",
         {"method.k": 10_000}),
-    Row("**ours, messages seen**: and k = 5,000", "cifar10-frontier", "true_topk",
-        {"method.k": 5_000}),
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from tinytask import tiny
 from fetchsgd.errors import UserError
 from fetchsgd.runs.settings import merge, resolve
 from fetchsgd.runs.settings.presets import PRESETS, preset
+from fetchsgd.server.schedule import Schedule
 
 TINY = {"task": {"name": "tinytask:tiny"}}
 
@@ -89,10 +90,50 @@ def test_a_wrong_name_gets_a_hint():
 
 
 def test_a_task_suggests_a_step_to_runs_that_have_steps():
-    assert resolve(preset("messages")).settings["download"]["step"] == 1.0
+    assert resolve({}).settings["download"]["step"] == 1.0
     assert "step" not in resolve({"method": {"name": "uncompressed"}}).settings["download"]
     given = merge(preset("messages"), {"download": {"step": 0.25}})
     assert resolve(given).settings["download"]["step"] == 0.25
+
+
+def rated(seed=0):
+    """A task that knows a rate for each form."""
+    known = {"uncompressed": 0.3, "messages": 0.2, "fetchsgd": 0.1}
+    own = {form: {"schedule": {"peak": peak}} for form, peak in known.items()}
+    own["messages"]["download"] = {"step": 4.0, "by_size": True}
+    own["fetchsgd"]["cols"] = 9
+    return replace(tiny(seed), preset={"methods": own})
+
+
+LEVELS = {"upload": {"quantiser": "shared_step"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "sets", "peak"),
+    [
+        (preset("messages"), [], 0.2),
+        ({"method": {"name": "uncompressed"}, **LEVELS}, [], 0.2),
+        ({"method": {"name": "uncompressed"}}, ["quantiser=shared_step"], 0.2),
+        (preset("messages"), ["peak=0.7"], 0.7),
+        ({"method": {"name": "uncompressed"}}, [], 0.3),
+        (preset("messages"), ["quantiser=step"], 0.3),
+        ({}, [], 0.1),
+        (LEVELS, [], 0.1),
+        (preset("messages"), ["method.name=true_topk", "k=3"], Schedule.peak),
+    ],
+    ids=str,
+)
+def test_a_task_suggests_to_the_preset_messages_what_it_alone_has(given, sets, peak):
+    config = resolve(merge(given, {"task": {"name": f"{__name__}:rated"}}), sets)
+    assert config.schedule.peak == peak
+    levels, download = config.settings["upload"]["quantiser"], config.settings["download"]
+    if config.method == "uncompressed" and download["grid"] == "steps":
+        assert download["by_size"] == (levels == "shared_step")
+
+
+def test_without_a_grid_of_steps_its_options_are_not_suggested():
+    given = merge(preset("messages"), {"task": {"name": f"{__name__}:rated"}})
+    assert resolve(given, ["grid=float32"]).settings["download"] == {"grid": "float32"}
 
 
 def test_a_task_that_suggests_what_nothing_has_is_told():
