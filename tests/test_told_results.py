@@ -45,9 +45,15 @@ MANY, FEWER = ({"train.clients_per_round": n} for n in (100, 25))
 SMALL_ROUNDS = ("cifar10-cohorts", "fetchsgd", {"method.cols": 325_000, **FEWER}, "upload")
 RESNET9, PEAK = "cifar10-steps-resnet9", {"schedule.peak": 0.2}
 BY_SIZE_IN_LARGE = (RESNET9, "uncompressed", {"download.step": 1.0, **PEAK})
-BY_SIZE_IN_FEWER = (RESNET9, "uncompressed", {
-    "download.step": 4.0, "train.clients_per_round": 50, "schedule.peak": 0.12,
-})
+BY_SIZE_IN_FEWER = (
+    RESNET9,
+    "uncompressed",
+    {
+        "download.step": 4.0,
+        "train.clients_per_round": 50,
+        "schedule.peak": 0.12,
+    },
+)
 WHEN = [
     (TODAY, "uncompressed", {"download.step": 0.5, "upload.density": 0.018}, "upload"),
     (*BY_SIZE_IN_LARGE, "upload"),
@@ -228,7 +234,8 @@ MODULAR = {"upload.sum": "modular"}
 FEW_CLIENTS = [
     ("femnist-frontier", "uncompressed", {"upload.density": 0.01, **BY_SPREAD},
      "{} at {} up and {} overall; "),
-    ("femnist-frontier", "uncompressed", {"download.step": 0.1, **BY_SIZE}, "0.1 {} at {} and {} |"),
+    ("femnist-frontier", "uncompressed", {"download.step": 0.1, **BY_SIZE},
+     "0.1 {} at {} and {} |"),
     ("femnist-frontier", "fetchsgd",
      {"method.mask_momentum": False, "method.cols": 5_000_000}, "{} at {} up"),
     ("femnist-sums", "fetchsgd", {"upload.sum_bits": 6}, "{} at {}"),
