@@ -38,7 +38,9 @@ def mean_of(file, method, settings, kind):
 
 DIGITS, STEPS = "digits-frontier", {"download.step": 0.25, "upload.density": 0.01}
 BY_SPREAD, BY_SIZE = ({"download.by_size": told} for told in (None, True))
-LARGE_STEP = {"download.step": 8.0, "upload.density": 0.005, **BY_SIZE}
+FOUR_STEPS, LARGE_STEP = (
+    {"download.step": step, "upload.density": 0.005, **BY_SIZE} for step in (4.0, 8.0)
+)
 DENSE = {"method.revisit": 2.0, "upload.density": 0.03}
 NO_K = {"method.k": 0, "method.nesterov": None, "train.average": None, "schedule.peak": 0.22}
 MANY, FEWER = ({"train.clients_per_round": n} for n in (100, 25))
@@ -82,7 +84,7 @@ WHEN = [
     (DIGITS, "true_topk", {"method.k": 125, **STEPS}, "upload"),
     (DIGITS, "uncompressed",
      {"download.step": 1.0, "upload.density": 0.01, **BY_SPREAD}, "upload"),
-    (DIGITS, "uncompressed", LARGE_STEP, "upload"),
+    *((DIGITS, "uncompressed", steps, "upload") for steps in (FOUR_STEPS, LARGE_STEP)),
     *((DIGITS, "fetchsgd",
        {"method.cols": cols, "method.decode": "auto", "method.k": 500}, "upload")
       for cols in (8000, 4000, 2000, 1000)),
@@ -114,8 +116,9 @@ OVERALL = [
     ("messages", DIGITS, "uncompressed",
      {"download.step": 1.0, "upload.density": 0.01, **BY_SPREAD},
      "0.01: {accuracy} at {upload} and {overall} |"),
-    ("messages", DIGITS, "uncompressed", LARGE_STEP,
-     "| {accuracy} at {upload} up and {overall} overall. "),
+    ("messages", DIGITS, "uncompressed", FOUR_STEPS,
+     "| {accuracy} at {upload} up and {overall} overall; "),
+    ("messages", DIGITS, "uncompressed", LARGE_STEP, "; {accuracy} at {upload} and {overall} ("),
     ("true_topk", DIGITS, "true_topk", {"method.k": 500, **STEPS},
      "| {accuracy} at {upload} up and {overall} overall"),
     *(("true_topk", DIGITS, "true_topk", {"method.k": k, **STEPS},
@@ -177,7 +180,9 @@ COMMANDS = [
     (f"{CIFAR} --set cols=325000 --set download.by_size=true --set download.step=2",
      RESNET9, "fetchsgd", {"method.cols": 325_000, "download.step": 2.0}),
     (f"{CIFAR} --set cols=325000 {COHORT}", *SMALL_ROUNDS[:-1]),
-    ("fetchsgd train digits --preset messages", DIGITS, "uncompressed", LARGE_STEP),
+    ("fetchsgd train digits --preset messages", DIGITS, "uncompressed", FOUR_STEPS),
+    ("fetchsgd train digits --preset messages --set download.step=8", DIGITS, "uncompressed",
+     LARGE_STEP),
     (f"fetchsgd train digits {SPREAD} --set download.step=1 --set density=0.01",
      DIGITS, "uncompressed", {"download.step": 1.0, "upload.density": 0.01, **BY_SPREAD}),
     ("fetchsgd train digits --set cols=4000", DIGITS, "fetchsgd",

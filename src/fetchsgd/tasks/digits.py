@@ -29,7 +29,7 @@ PRESET: dict[str, dict[str, Any]] = {
         "fetchsgd-paper": {"k": 500, "cols": 8000},
         "local_topk": {"k": 500},
         "true_topk": {"k": 2000},
-        "messages": {"upload": {"density": 0.005}, "download": {"step": 8.0, "by_size": True}},
+        "messages": {"upload": {"density": 0.005}, "download": {"step": 4.0, "by_size": True}},
         "fedavg": {"local": {"epochs": 2}},
     },
 }
