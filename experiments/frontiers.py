@@ -11,6 +11,7 @@
     F=results/cifar100
     python experiments/frontiers.py --out $F-frontier.png --level $F-paper.jsonl --floor 0.3 \
         --group "the paper's method" $F-paper.jsonl fetchsgd-paper \
+        --group "local top-k" $F-paper.jsonl local_topk \
         --group "the server sees only sums" $F-frontier.jsonl fetchsgd \
         --group "it sees each message" $F-frontier.jsonl uncompressed,true_topk
     F=results/femnist

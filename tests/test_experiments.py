@@ -23,16 +23,21 @@ READS = {
     "cifar10": "cifar-10-batches-bin",
     "cifar100": "cifar-100-binary",
     "femnist": "femnist",
-    "personachat": "personachat",
     "shakespeare": "shakespeare",
 }
-# No results, as the pages say; those of PersonaChat need models as well.
+# No results, as the pages say.
 NOT_MEASURED = {"femnist-liars-resnet", "personachat-paper", "shakespeare-diloco-further"}
-NOT_HERE = "personachat"
 # Settings that older runs do not have, with what was done then.
 WITHOUT = {
     "method.revisit": 1.0, "method.revisit_rounds": 100, "attack.after": 0, "attack.apart": 0.0,
 }  # fmt: skip
+
+
+def skip_without_data(task):
+    if task == "personachat":
+        pytest.skip("PersonaChat needs pretrained models as well")
+    if task in READS and not (data_folder() / READS[task]).exists():
+        pytest.skip(f"FETCHSGD_DATA has no {READS[task]}")
 
 
 def results_of(file):
@@ -59,16 +64,13 @@ def signature(method, seed, settings, dims):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_sweep_makes_the_runs_whose_results_are_published(file):
-    name, task = results_of(file), file.parent.name
+    name = results_of(file)
     published = ROOT / f"results/{name}.jsonl"
     if name in NOT_MEASURED:
         assert not published.exists()
         return
     runs = find_runs([published])
-    if task == NOT_HERE:
-        pytest.skip("PersonaChat's sweeps need models of their own")
-    if task in READS and not (data_folder() / READS[task]).exists():
-        pytest.skip(f"FETCHSGD_DATA has no {READS[task]}")
+    skip_without_data(file.parent.name)
     dims = {run.record["dim"] for run in runs}
     measured = {signature(run.method, run.seed, run.settings, dims): run.name for run in runs}
     assert len(measured) == len(runs)
@@ -83,11 +85,7 @@ def test_a_sweep_makes_the_runs_whose_results_are_published(file):
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("results/*.jsonl")), ids=lambda file: file.stem)
 def test_each_published_row_can_be_run_again(file):
-    task = file.stem.split("-")[0]
-    if task == NOT_HERE:
-        pytest.skip("PersonaChat's rows need models of their own")
-    if task in READS and not (data_folder() / READS[task]).exists():
-        pytest.skip(f"FETCHSGD_DATA has no {READS[task]}")
+    skip_without_data(file.stem.split("-")[0])
     made = {}
     for row in read_rows(file):
         planned = check_run(row.run.name, merge(row.settings, {"train": {"device": "cpu"}}), made)
